@@ -1,0 +1,58 @@
+# Every target sets up what it needs first. SETUP=off installs nothing, JOBS=N limits the build.
+
+export JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+
+.PHONY: help demo test test-asan bench lint format fuzz setup clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       build, and run the example"
+	@echo "make test       build, and run every test"
+	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
+	@echo "make bench      run the benchmarks; writes build/bench.json"
+	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
+	@echo "make lint       check format and rules of the sources"
+	@echo "make format     apply the format"
+	@echo "make setup      install what all of these need"
+	@echo "make clean      remove the build directories"
+
+demo:
+	@tools/setup.sh build
+	@tools/build.sh dev flexsn_programs
+	@build/flexsn_demo
+
+test:
+	@tools/setup.sh build
+	@tools/build.sh dev
+	@tools/test.sh dev
+
+test-asan:
+	@tools/setup.sh build
+	@tools/build.sh asan
+	@tools/test.sh asan
+
+bench:
+	@tools/setup.sh build
+	@tools/build.sh release flexsn_bench
+	@mkdir -p build
+	@build-release/flexsn_bench --benchmark_out=build/bench.json --benchmark_out_format=json
+
+fuzz:
+	@tools/setup.sh fuzz
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+lint:
+	@tools/setup.sh lint
+	@tools/lint.sh
+
+format:
+	@tools/setup.sh lint
+	@tools/lint.sh --format
+
+setup:
+	@rm -f build/setup.failed-*
+	@tools/setup.sh build lint fuzz
+
+clean:
+	rm -rf build build-release build-asan build-fuzz

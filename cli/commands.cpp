@@ -1,0 +1,282 @@
+// The commands that work on neurons, each from a request to what it prints.
+#include <charconv>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli.h"
+#include "error.h"
+#include "flexsn/flexsn.h"
+
+namespace cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;  // keys stay in the order in which they are written here
+
+/// Names of files may hold bytes that are not UTF-8; JSON may not.
+std::string dumped(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+constexpr std::string_view type_note = ", T: ";  // in OpInfo::operands, before the types that T may be
+constexpr std::int64_t most_rows = 1'000'000'000;
+
+/// The place of `word` among `words`.
+std::size_t choice(const std::string& option, const std::string& word,
+                   const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i)
+    if (words[i] == word) return i;
+  throw WrongUse(option + " must be " + list_of(words, "or") + ", found '" + word + "'" +
+                 flexsn::did_you_mean(word, words));
+}
+
+template <class Number>
+std::optional<Number> number(std::string_view text) {
+  Number value = 0;
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least,
+                          std::int64_t preset) {
+  if (text.empty()) return preset;
+  const std::optional<std::int64_t> value = number<std::int64_t>(text);
+  if (!value || *value < least || *value > most_rows)
+    throw WrongUse(option + " must be a whole number from " + std::to_string(least) + " to " +
+                   std::to_string(most_rows) + ", found '" + text + "'");
+  return *value;
+}
+
+bool is_file(const std::string& argument) {
+  std::error_code error;
+  const auto status = std::filesystem::status(argument, error);
+  return argument == "-" || argument.ends_with(".fsn") || argument.find('/') != std::string::npos ||
+         (std::filesystem::exists(status) && !std::filesystem::is_directory(status));
+}
+
+flexsn::Mem type_of(const Request& request) {
+  if (request.dtype.empty()) return flexsn::Mem::f32;
+  const std::vector<std::string> names = {"f32", "f64", "f16", "bf16"};
+  return *flexsn::mem_named(names[choice("--dtype", request.dtype, names)]);
+}
+
+/// A text has its types in it, so an option that cannot act is refused rather than ignored.
+void refuse_type_for_text(const Request& request, const std::string& argument) {
+  if (!request.dtype.empty())
+    throw WrongUse("--dtype " + request.dtype + " cannot apply to '" + argument +
+                   "': a text names the types of its arguments; change them there and leave out --dtype");
+}
+
+flexsn::Neuron built_in(const std::string& name, flexsn::Mem type) {
+  try {
+    flexsn::Neuron neuron = flexsn::neuron_named(name);
+    flexsn::show(neuron, {.type = type});  // options may have values that only the trace finds wrong
+    return neuron;
+  } catch (const flexsn::UserError& error) {
+    throw WrongUse(error.what());
+  }
+}
+
+flexsn::Neuron parsed(const std::string& argument, const std::string& text) {
+  return flexsn::parse_neuron(text, argument == "-" ? "<stdin>" : argument);
+}
+
+/// The only neuron of a request, verified.
+flexsn::Neuron neuron_of(const Request& request) {
+  const std::string& argument = request.neurons.at(0);
+  if (!is_file(argument)) return built_in(argument, type_of(request));
+  refuse_type_for_text(request, argument);
+  flexsn::Neuron neuron = parsed(argument, read_text(argument));
+  flexsn::show(neuron);
+  return neuron;
+}
+
+/// "NAME=VALUE" in two; nothing where there is no '='.
+std::optional<std::pair<std::string, std::string>> assignment(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) return {};
+  return std::pair(text.substr(0, equals), text.substr(equals + 1));
+}
+
+void read_inputs(const std::vector<std::string>& texts, flexsn::Simulation& simulation) {
+  for (const std::string& text : texts) {
+    const auto [name, spec] = assignment(text).value_or(std::pair("", text));
+    if (name.empty() && text.starts_with('='))
+      throw WrongUse("--input must be SPEC or NAME=SPEC, found '" + text + "'");
+    if (!simulation.inputs.emplace(name, spec).second)
+      throw WrongUse("--input is given twice for " + (name.empty() ? "all inputs" : "'" + name + "'") +
+                     "; give it once, or name the inputs: --input NAME=SPEC");
+  }
+  if (texts.empty()) simulation.inputs[""] = "step:1.5";
+}
+
+void read_params(const std::vector<std::string>& texts, flexsn::Simulation& simulation) {
+  for (const std::string& text : texts) {
+    const auto pair = assignment(text);
+    const std::optional<double> value = pair ? number<double>(pair->second) : std::nullopt;
+    if (!value) throw WrongUse("--param must be NAME=VALUE with a number as value, found '" + text + "'");
+    if (!simulation.params.emplace(pair->first, *value).second)
+      throw WrongUse("--param is given twice for '" + pair->first + "'; give it once");
+  }
+}
+
+/// What the call got wrong shows in one step with every file left unread; later errors are not the call's.
+void try_one_step(const flexsn::Neuron& neuron, flexsn::Simulation simulation) {
+  simulation.steps = simulation.elements = 1;
+  for (auto& [name, spec] : simulation.inputs)
+    if (spec.ends_with(".csv")) spec = "step:0";
+  try {
+    flexsn::simulate(neuron, simulation);
+  } catch (const flexsn::UserError& error) {
+    throw WrongUse(error.what());
+  }
+}
+
+std::vector<flexsn::Check> checks_of(const std::string& argument, const std::string& text, flexsn::Mem type,
+                                     std::uint64_t seed) {
+  try {
+    return flexsn::check(is_file(argument) ? parsed(argument, text) : flexsn::neuron_named(argument), type,
+                         seed);
+  } catch (const flexsn::UserError& error) {
+    return {{"legal", false, error.what()}};
+  }
+}
+
+std::string counted(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+Outcome list(const Request& request) {
+  const std::size_t what = choice("what to list", request.what, {"ops", "neurons", "targets"});
+  Json json = Json::array();
+  std::vector<std::vector<std::string>> rows;
+  if (what == 0) {
+    rows.push_back({"op", "operands", "T is", "meaning"});
+    for (const flexsn::OpInfo& op : flexsn::op_list()) {
+      json.push_back({{"name", op.name}, {"operands", op.operands}, {"kind", op.kind}, {"doc", op.doc}});
+      const std::size_t types = op.operands.find(type_note);
+      const bool typed = types != std::string::npos;
+      rows.push_back({op.name, op.operands.substr(0, types),
+                      typed ? op.operands.substr(types + type_note.size()) : "",
+                      op.kind == "basic" ? op.doc : op.doc + " (" + op.kind + ")"});
+    }
+  } else if (what == 1) {
+    rows.push_back({"neuron", "meaning, and options with their defaults"});
+    for (const flexsn::NeuronInfo& neuron : flexsn::neuron_list()) {
+      json.push_back({{"name", neuron.name}, {"options", neuron.options}, {"doc", neuron.doc}});
+      std::string options;
+      for (char c : neuron.options) options += c == ',' ? ", " : std::string(1, c);
+      rows.push_back({neuron.name, neuron.doc});
+      rows.push_back({"", options.empty() ? "no options" : options});
+    }
+  } else {
+    rows.push_back({"target", "here", "note"});
+    for (const flexsn::TargetInfo& target : flexsn::target_list()) {
+      json.push_back({{"name", target.name}, {"available", target.available}, {"note", target.note}});
+      rows.push_back({target.name, target.available ? "yes" : "no", target.note});
+    }
+  }
+  return {request.json ? dumped(json) : table(rows)};
+}
+
+Outcome show(const Request& request) {
+  const std::vector<std::string> stages = {"step", "simplified", "expanded"};
+  const std::size_t stage = request.stage.empty() ? 0 : choice("--stage", request.stage, stages);
+  if (request.canonical && request.locations)
+    throw WrongUse(
+        "--canonical and --locations cannot be joined: the canonical text has no locations; give one");
+  const flexsn::ShowOptions options{.stage = static_cast<flexsn::Stage>(stage),
+                                    .type = type_of(request),
+                                    .canonical = request.canonical,
+                                    .locations = request.locations};
+  const flexsn::Neuron neuron = neuron_of(request);
+  const std::string text = flexsn::show(neuron, options);
+  if (!request.json) return {text};
+  return {dumped({{"neuron", neuron.name()},
+                  {"stage", stages[stage]},
+                  {"canonical", request.canonical},
+                  {"text", text}})};
+}
+
+Outcome explain(const Request& request) {
+  const flexsn::Mem type = type_of(request);
+  const flexsn::Explanation explanation = flexsn::explain(neuron_of(request), type);
+  if (!request.json) return {explanation.text};
+  return {dumped({{"neuron", explanation.neuron},
+                  {"step_ops", explanation.step_ops},
+                  {"simplified_ops", explanation.simplified_ops},
+                  {"expanded_ops", explanation.expanded_ops},
+                  {"hoisted_ops", explanation.hoisted_ops},
+                  {"bytes_read", explanation.bytes_read},
+                  {"bytes_written", explanation.bytes_written},
+                  {"state_bytes", explanation.state_bytes},
+                  {"text", explanation.text}})};
+}
+
+Outcome simulate(const Request& request) {
+  flexsn::Simulation simulation;
+  simulation.type = type_of(request);
+  simulation.steps = whole_number("--T", request.steps, 0, simulation.steps);
+  simulation.elements = whole_number("--N", request.elements, 1, simulation.elements);
+  if (simulation.steps > most_rows / simulation.elements)
+    throw WrongUse("--T times --N is the number of rows, at most " + std::to_string(most_rows) + ", found " +
+                   request.steps + " times " + request.elements + "; choose fewer steps or elements");
+  read_inputs(request.inputs, simulation);
+  read_params(request.params, simulation);
+  const flexsn::Neuron neuron = neuron_of(request);
+  try_one_step(neuron, simulation);
+  const std::string csv = flexsn::simulate(neuron, simulation);
+  if (request.csv.empty() || request.csv == "-") return {csv};
+  write_text(request.csv, csv);
+  const auto rows = static_cast<std::size_t>(simulation.steps * simulation.elements);
+  return {"wrote " + counted(rows, "row") + " to " + request.csv + "\n"};
+}
+
+Outcome check(const Request& request) {
+  const flexsn::Mem type = type_of(request);
+  const std::optional<std::uint64_t> seed =
+      request.seed.empty() ? std::optional<std::uint64_t>(0) : number<std::uint64_t>(request.seed);
+  if (!seed) throw WrongUse("--seed must be a whole number of at least 0, found '" + request.seed + "'");
+  std::vector<std::string> texts;  // all are read first: a file that is not there stops the call at once
+  bool standard_input_read = false;
+  for (const std::string& argument : request.neurons) {
+    const bool file = is_file(argument);
+    if (file) refuse_type_for_text(request, argument);
+    if (argument == "-" && standard_input_read)
+      throw WrongUse("'-' is given twice; standard input is read once");
+    standard_input_read |= argument == "-";
+    if (!file) built_in(argument, type);
+    texts.push_back(file ? read_text(argument) : "");
+  }
+  Json json = Json::array();
+  std::string text;
+  std::size_t total = 0, failed = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string& argument = request.neurons[i];
+    std::vector<std::vector<std::string>> rows = {{"check", "result", "detail"}};
+    Json list = Json::array();
+    bool all_passed = true;
+    for (const flexsn::Check& check : checks_of(argument, texts[i], type, *seed)) {
+      rows.push_back({check.what, check.passed ? "passed" : "FAILED", check.detail});
+      list.push_back({{"what", check.what}, {"passed", check.passed}, {"detail", check.detail}});
+      all_passed &= check.passed;
+      failed += !check.passed;
+      ++total;
+    }
+    json.push_back({{"neuron", argument}, {"passed", all_passed}, {"checks", list}});
+    text += argument + "\n" + table(rows, "  ") + "\n";
+  }
+  text += counted(total, "check") + " of " + counted(texts.size(), "neuron") + ": " +
+          (failed ? std::to_string(failed) + " failed" : "all passed") + "\n";
+  Outcome outcome{request.json ? dumped(json) : text};
+  if (failed)
+    outcome.code = 1,
+    outcome.complaint = std::to_string(failed) + " of " + counted(total, "check") + " failed";
+  return outcome;
+}
+
+}  // namespace cli

@@ -1,0 +1,378 @@
+// flexsn: write one time step of a spiking neuron as a plain function; run whole sequences of it.
+//
+// This header is the whole public C++ API. Read it top to bottom: errors and types, values and the
+// functions on them, the step that a user's function fills in, neurons, and what can be done with one.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flexsn {
+
+// ---- errors ------------------------------------------------------------------------------------
+
+/// The caller can mend it: the text says what was expected, what was found, where, and what to do.
+class UserError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A defect of flexsn itself; the text holds the place in our source.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// ---- types -------------------------------------------------------------------------------------
+
+/// What a value inside a step is.
+enum class Type : std::uint8_t { f32, f64, i32, b1 };
+
+/// What an array in memory holds; f16, bf16 and u8 are widened when they enter a step.
+enum class Mem : std::uint8_t { f16, bf16, f32, f64, i32, u8, b8 };
+
+/// The type of a value loaded from memory of type `mem`.
+Type value_type(Mem mem);
+/// Bytes of one element in memory.
+std::size_t size_of(Mem mem);
+/// "f32", "bool", ...
+std::string_view name_of(Type type);
+std::string_view name_of(Mem mem);
+/// The memory type called `name`; nothing when there is none.
+std::optional<Mem> mem_named(std::string_view name);
+
+/// A dense row-major array that owns its bytes.
+struct Array {
+  Mem type = Mem::f32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+
+  Array() = default;
+  /// All elements are `value`, converted to `type`.
+  Array(Mem element_type, std::vector<std::int64_t> dims, double value = 0);
+  /// The elements are `values`, converted to `type`; their number must be that of `dims`.
+  Array(Mem element_type, std::vector<std::int64_t> dims, const std::vector<double>& values);
+
+  std::int64_t size() const;
+  /// Element `index` in row-major order, read as a double (exact for every type).
+  double operator[](std::int64_t index) const;
+  /// Element `index` becomes `value`, converted to the array's type.
+  void set(std::int64_t index, double value);
+  /// All elements as doubles.
+  std::vector<double> values() const;
+};
+
+// ---- values of a trace ---------------------------------------------------------------------------
+
+namespace ir {
+struct Graph;
+/// One op is one row of ops.def; constants and arguments are the two kinds of node beside them.
+enum class Op : std::uint8_t {
+  constant,
+  argument,
+#define OP0(name, ...) name,
+#define OP1(name, ...) name,
+#define OP2(name, ...) name,
+#define OP3(name, ...) name,
+#define RAW1(name, ...) name,
+#define RAW2(name, ...) name,
+#include "flexsn/ops.def"
+  count
+};
+}  // namespace ir
+
+class Trace;
+
+/// A value inside one time step. Ordinary operators and the functions below make new ones.
+class Value {
+ public:
+  /// The value's type inside the step.
+  Type type() const;
+  /// Gives the value a name for listings and errors; returns it.
+  Value named(std::string_view name) const;
+
+  /// A step is traced once, for all data: branch with select(condition, a, b).
+  explicit operator bool() const = delete;
+
+ private:
+  friend class Trace;
+  Value(std::shared_ptr<Trace> trace, int id) : trace_(std::move(trace)), id_(id) {}
+  std::shared_ptr<Trace> trace_;
+  int id_;
+};
+
+/// An operand of an operator or function: a Value or a number, with the line it was written on.
+/// A number takes the type of the values beside it.
+class Operand {
+ public:
+  Operand(const Value& value, std::source_location where = std::source_location::current())
+      : value_(&value), where_(where) {}
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  Operand(Number number, std::source_location where = std::source_location::current())
+      : number_(static_cast<double>(number)), integral_(std::integral<Number>), where_(where) {}
+
+ private:
+  friend class Trace;
+  const Value* value_ = nullptr;
+  double number_ = 0;
+  bool integral_ = false;
+  std::source_location where_;
+};
+
+namespace detail {
+/// Adds one op to the trace that the operands belong to.
+Value apply(ir::Op op, const Operand* operands, int count);
+}  // namespace detail
+
+// Every row of the op table is a function of the same name: exp(x), fma(a, b, c), select(c, a, b),
+// with_grad(value, smooth), detach(x), ... docs/ops.md lists them.
+#define OP0(name, ...)
+#define OP1(name, ...)                               \
+  inline Value name(const Operand& a) {              \
+    const Operand operands[] = {a};                  \
+    return detail::apply(ir::Op::name, operands, 1); \
+  }
+#define OP2(name, ...)                                    \
+  inline Value name(const Operand& a, const Operand& b) { \
+    const Operand operands[] = {a, b};                    \
+    return detail::apply(ir::Op::name, operands, 2);      \
+  }
+#define OP3(name, ...)                                                      \
+  inline Value name(const Operand& a, const Operand& b, const Operand& c) { \
+    const Operand operands[] = {a, b, c};                                   \
+    return detail::apply(ir::Op::name, operands, 3);                        \
+  }
+#define RAW1(name, ...)
+#define RAW2(name, ...)
+#include "flexsn/ops.def"
+
+inline Value operator+(const Operand& a, const Operand& b) { return add(a, b); }
+inline Value operator-(const Operand& a, const Operand& b) { return sub(a, b); }
+inline Value operator*(const Operand& a, const Operand& b) { return mul(a, b); }
+inline Value operator/(const Operand& a, const Operand& b) { return div(a, b); }
+inline Value operator-(const Operand& a) { return neg(a); }
+inline Value operator==(const Operand& a, const Operand& b) { return eq(a, b); }
+inline Value operator!=(const Operand& a, const Operand& b) { return ne(a, b); }
+inline Value operator<(const Operand& a, const Operand& b) { return lt(a, b); }
+inline Value operator<=(const Operand& a, const Operand& b) { return le(a, b); }
+inline Value operator>(const Operand& a, const Operand& b) { return gt(a, b); }
+inline Value operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
+inline Value operator&(const Operand& a, const Operand& b) { return bit_and(a, b); }
+inline Value operator|(const Operand& a, const Operand& b) { return bit_or(a, b); }
+inline Value operator^(const Operand& a, const Operand& b) { return bit_xor(a, b); }
+inline Value operator~(const Operand& a) { return bit_not(a); }
+inline Value operator!(const Operand& a) { return bit_not(a); }
+inline Value operator&&(const Operand& a, const Operand& b) { return bit_and(a, b); }
+inline Value operator||(const Operand& a, const Operand& b) { return bit_or(a, b); }
+inline Value operator<<(const Operand& a, const Operand& b) { return shift_left(a, b); }
+inline Value operator>>(const Operand& a, const Operand& b) { return shift_right(a, b); }
+inline Value& operator+=(Value& a, const Operand& b) { return a = add(a, b); }
+inline Value& operator-=(Value& a, const Operand& b) { return a = sub(a, b); }
+inline Value& operator*=(Value& a, const Operand& b) { return a = mul(a, b); }
+inline Value& operator/=(Value& a, const Operand& b) { return a = div(a, b); }
+
+/// `number` as a value of the same type as `x`.
+Value like(const Operand& x, double number);
+
+/// `x` as `type`: float to integer truncates and saturates, NaN gives 0; to bool tests x != 0.
+Value cast(const Operand& x, Type type);
+
+// ---- surrogates ----------------------------------------------------------------------------------
+
+/// What stands in for the derivative of a spike; u is the distance to threshold.
+struct Surrogate {
+  std::string name;
+  std::function<Value(const Value& u)> derivative;
+  /// A smooth function with that derivative; empty where none is in use.
+  std::function<Value(const Value& u)> smooth;
+};
+
+namespace surrogate {
+Surrogate sigmoid(double alpha = 4);
+Surrogate atan(double alpha = 2);
+Surrogate triangle(double alpha = 1);
+Surrogate rectangle(double alpha = 1);
+Surrogate super_spike(double alpha = 1);
+}  // namespace surrogate
+
+/// 1 where u >= 0, else 0; its gradient is that of `surrogate`.
+Value spike(const Operand& u, const Surrogate& surrogate = surrogate::sigmoid());
+
+// ---- one time step -------------------------------------------------------------------------------
+
+/// The values a parameter may take; both ends belong to it.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+};
+
+/// What the user's function fills in. Arguments without a type have the type the neuron is traced
+/// for; a state without a type is widened to the type of its update.
+class Step {
+ public:
+  using Where = std::source_location;
+
+  /// A sequence that comes from outside, one row a step.
+  Value input(std::string_view name, std::optional<Mem> type = {}, Where where = Where::current());
+  /// Memory from step to step; `initial` is its value before the first.
+  Value state(std::string_view name, double initial = 0, std::optional<Mem> type = {},
+              Where where = Where::current());
+  /// A scalar or any array that broadcasts to the step's shape: chosen at run time.
+  Value param(std::string_view name, double value, Range range = {}, std::optional<Mem> type = {},
+              Where where = Where::current());
+  /// Like a parameter, but with one entry for each time step.
+  Value step_param(std::string_view name, double value, Range range = {}, std::optional<Mem> type = {},
+                   Where where = Where::current());
+  /// The number of this step, from 0; goes on across chunks of a sequence.
+  Value step_index(Where where = Where::current());
+  /// The row-major number of this element within the step.
+  Value element_index(Where where = Where::current());
+
+  /// The value `state` has in the next step: once for each state.
+  void next(const Value& state, const Operand& value);
+  /// A sequence that goes out.
+  void output(std::string_view name, const Operand& value);
+
+ private:
+  friend class Trace;
+  explicit Step(std::shared_ptr<Trace> trace) : trace_(std::move(trace)) {}
+  std::shared_ptr<Trace> trace_;
+};
+
+// ---- neurons -------------------------------------------------------------------------------------
+
+/// A neuron: a step function (or a text) and its name.
+class Neuron {
+ public:
+  Neuron(std::string name, std::function<void(Step&)> step);
+  explicit Neuron(ir::Graph graph);
+
+  const std::string& name() const { return name_; }
+  /// The step traced with `type` as the type of every argument that names none. A neuron read from
+  /// a text has its types in the text.
+  ir::Graph graph(Mem type = Mem::f32) const;
+
+ private:
+  std::string name_;
+  std::function<void(Step&)> step_;
+  std::shared_ptr<const ir::Graph> fixed_;
+};
+
+/// A neuron from a step function; the function is traced when the neuron is first used.
+Neuron neuron(std::string name, std::function<void(Step&)> step);
+/// A neuron from `.fsn` text; `file` names the text in errors.
+Neuron parse_neuron(std::string_view text, std::string_view file = "text");
+/// A neuron from an `.fsn` file.
+Neuron load_neuron(const std::string& path);
+
+/// A built-in neuron by its command-line name with options: "lif", "lif:tau=3,v_reset=none".
+Neuron neuron_named(std::string_view name_and_options);
+/// One line for each built-in neuron: its name, its options with defaults, what it is.
+struct NeuronInfo {
+  std::string name, options, doc;
+};
+std::vector<NeuronInfo> neuron_list();
+
+/// One line for each op, target: what `flexsn list` prints.
+struct OpInfo {
+  std::string name, operands, kind, doc;
+};
+std::vector<OpInfo> op_list();
+struct TargetInfo {
+  std::string name;
+  bool available;
+  std::string note;
+};
+std::vector<TargetInfo> target_list();
+
+// ---- what can be done with a neuron ----------------------------------------------------------------
+
+/// How far a neuron has gone down the pipeline.
+enum class Stage : std::uint8_t { step, simplified, expanded };
+
+/// How a neuron is shown. The canonical form has no names and no locations: equal texts mean the
+/// same neuron.
+struct ShowOptions {
+  Stage stage = Stage::step;
+  Mem type = Mem::f32;
+  bool canonical = false;
+  bool locations = false;
+};
+/// The neuron as `.fsn` text.
+std::string show(const Neuron& neuron, const ShowOptions& options = {});
+
+/// Arguments of a run. A state that is absent starts at its initial value, a parameter at its default.
+struct Arguments {
+  std::map<std::string, Array> inputs = {};  ///< [T, step shape]
+  std::map<std::string, Array> states = {};  ///< step shape
+  std::map<std::string, Array> params = {};  ///< broadcasts to the step shape; step_param: with T in front
+  std::optional<std::int64_t> steps = {};    ///< T, needed when there is no input
+  std::optional<std::vector<std::int64_t>> shape = {};  ///< step shape, needed when there is no input
+  std::int64_t first_step = 0;   ///< the number of the first step, for sequences run in chunks
+  bool state_sequences = false;  ///< every state of the sequence, not only the last
+  Mem type = Mem::f32;           ///< the type the neuron is traced for
+};
+struct Results {
+  std::map<std::string, Array> outputs = {};  ///< [T, step shape]
+  std::map<std::string, Array> states = {};   ///< step shape, or [T, step shape] with state_sequences
+};
+
+/// Runs the neuron over time in the interpreter, which defines what every backend computes.
+Results run(const Neuron& neuron, const Arguments& arguments);
+
+/// What a run will do: arguments, ops a step, what is computed once a call, traffic.
+struct Explanation {
+  std::string neuron;
+  int step_ops = 0;        ///< ops of one step as written
+  int simplified_ops = 0;  ///< after simplification
+  int expanded_ops = 0;    ///< exact ops that run for each element and step
+  int hoisted_ops = 0;     ///< exact ops that depend on parameters only and run once a call
+  int bytes_read = 0;      ///< per element and step: the inputs
+  int bytes_written = 0;   ///< per element and step: the outputs
+  int state_bytes = 0;     ///< per element: the states
+  std::string text;        ///< all of it in words
+};
+Explanation explain(const Neuron& neuron, Mem type = Mem::f32);
+
+/// One property of a neuron that was checked.
+struct Check {
+  std::string what;
+  bool passed;
+  std::string detail;
+};
+/// Verifies the neuron, its text round trip, and that every pass keeps every bit of the interpreter's
+/// results on random and edge-case data made from `seed`.
+std::vector<Check> check(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
+
+/// What to simulate. An input is one of
+///   step:LEVEL[:START]       0 before step START (default 0), LEVEL from then on
+///   ramp:FROM:TO             straight from FROM in the first step to TO in the last
+///   noise:SEED[:LOW:HIGH]    uniform between LOW and HIGH (default 0 and 2), the same on every machine
+///   FILE.csv                 the column with the input's name, or the only column; a row a step
+struct Simulation {
+  std::int64_t steps = 100;
+  std::int64_t elements = 1;
+  std::map<std::string, std::string> inputs = {};  ///< for each input by name; "" names all others
+  std::map<std::string, double> params = {};
+  Mem type = Mem::f32;
+};
+/// Runs the neuron and gives every input, output and state of every step as CSV text.
+std::string simulate(const Neuron& neuron, const Simulation& simulation);
+
+/// The version of this library, "0.1.0".
+std::string_view version();
+
+}  // namespace flexsn

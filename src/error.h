@@ -1,0 +1,37 @@
+// How errors are raised: what the user can mend is a UserError, a broken promise of ours an InternalError.
+#pragma once
+
+#include <sstream>
+
+#include "flexsn/flexsn.h"
+
+namespace flexsn {
+
+/// The arguments printed one after another.
+template <class... Parts>
+std::string join(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+template <class... Parts>
+[[noreturn]] void user_error(const Parts&... parts) {
+  throw UserError(join(parts...));
+}
+
+[[noreturn]] void internal_error(const std::string& text, std::source_location where);
+
+/// `condition` is a promise of flexsn itself.
+inline void internal_check(bool condition, const char* text,
+                           std::source_location where = std::source_location::current()) {
+  if (!condition) internal_error(text, where);
+}
+
+/// The name among `names` that `wrong` was most likely meant to be; "" when none is near.
+std::string nearest_name(std::string_view wrong, const std::vector<std::string>& names);
+
+/// " (did you mean 'x'?)" or nothing.
+std::string did_you_mean(std::string_view wrong, const std::vector<std::string>& names);
+
+}  // namespace flexsn

@@ -1,0 +1,470 @@
+// The program flexsn as its users meet it: standard output, standard error and exit code of whole calls.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+const std::string examples = FLEXSN_TESTS_DIR "/../examples/";
+const std::string corpus = FLEXSN_TESTS_DIR "/corpus/";
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void save(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+struct Finished {
+  int code;  ///< -1 when a signal ended the program
+  std::string out, err;
+};
+
+/// Runs the program in a directory of its own, which is empty at first.
+class Cli : public ::testing::Test {
+ protected:
+  Cli() {
+    std::string name = (fs::temp_directory_path() / "flexsn_cli_XXXXXX").string();
+    home_ = mkdtemp(name.data());
+    fs::create_directory(directory());
+  }
+  ~Cli() override { fs::remove_all(home_); }
+
+  fs::path directory() const { return home_ / "directory"; }
+
+  Finished run(const Words& words, const std::string& input = "") const {
+    return run_in_child(words, input, [] {});
+  }
+
+  /// `prepare` runs in the child, before the program starts.
+  template <class Prepare>
+  Finished run_in_child(const Words& words, const std::string& input, Prepare prepare) const {
+    save(home_ / "in", input);
+    const pid_t child = fork();
+    if (child == 0) {
+      redirect(0, "in", O_RDONLY);
+      redirect(1, "out", O_WRONLY | O_CREAT | O_TRUNC);
+      redirect(2, "err", O_WRONLY | O_CREAT | O_TRUNC);
+      if (chdir(directory().c_str()) != 0) _exit(126);
+      prepare();
+      Words all = words;
+      all.insert(all.begin(), FLEXSN_CLI_PATH);
+      std::vector<char*> arguments;
+      for (std::string& word : all) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(home_ / "out"), content(home_ / "err")};
+  }
+
+  /// The output of a call that must succeed without a word on standard error.
+  std::string output(const Words& words, const std::string& input = "") const {
+    const Finished finished = run(words, input);
+    EXPECT_EQ(finished.code, 0) << ::testing::PrintToString(words) << finished.err;
+    EXPECT_EQ(finished.err, "") << ::testing::PrintToString(words);
+    return finished.out;
+  }
+
+  json parsed(const Words& words, const std::string& input = "") const {
+    return json::parse(output(words, input));
+  }
+
+  /// A call that must fail: nothing on standard output, one text that holds `part` on standard error.
+  void expect_error(int code, const Words& words, const std::string& part,
+                    const std::string& input = "") const {
+    SCOPED_TRACE(::testing::PrintToString(words));
+    const Finished finished = run(words, input);
+    EXPECT_EQ(finished.code, code);
+    EXPECT_EQ(finished.out, "");
+    EXPECT_EQ(finished.err.find("flexsn: "), 0u) << finished.err;
+    EXPECT_EQ(finished.err.find('\n'), finished.err.size() - 1) << finished.err;
+    EXPECT_NE(finished.err.find(part), std::string::npos) << finished.err;
+  }
+
+ private:
+  void redirect(int handle, const char* name, int flags) const {
+    const int file = open((home_ / name).c_str(), flags, 0600);
+    if (file < 0 || dup2(file, handle) < 0) _exit(126);
+  }
+
+  fs::path home_;
+};
+
+Words lines_of(const std::string& text) {
+  Words lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// The cells below the header of a CSV text.
+std::vector<std::vector<float>> cells_of(const std::string& csv) {
+  std::vector<std::vector<float>> rows;
+  const Words lines = lines_of(csv);
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    std::istringstream stream(lines[i]);
+    rows.emplace_back();
+    for (std::string cell; std::getline(stream, cell, ',');) rows.back().push_back(std::stof(cell));
+  }
+  return rows;
+}
+
+TEST_F(Cli, VersionAndHelp) {
+  EXPECT_EQ(output({"--version"}).find("flexsn "), 0u);
+  const std::string help = output({"--help"});
+  for (const char* command : {"list", "show", "explain", "simulate", "check", "doctor"}) {
+    EXPECT_NE(help.find(std::string("\n  ") + command + " "), std::string::npos) << command;
+    const std::string own = output({command, "--help"});
+    EXPECT_NE(own.find(std::string("Usage: flexsn ") + command), std::string::npos) << own;
+    EXPECT_NE(own.find(std::string("Example: flexsn ") + command), std::string::npos) << own;
+    for (const std::string& line : lines_of(own)) EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+TEST_F(Cli, ExamplesOfTheHelpRun) {
+  save(directory() / "my_neuron.fsn", content(examples + "lif.fsn"));
+  for (const char* command : {"list", "show", "explain", "simulate", "check", "doctor"}) {
+    const std::string help = output({command, "--help"});
+    std::istringstream example(help.substr(help.find("Example: flexsn ") + 16));
+    Words words;
+    for (std::string word; example >> word;) words.push_back(word);
+    EXPECT_NE(output(words), "");
+  }
+  EXPECT_EQ(lines_of(content(directory() / "alif.csv")).size(), 201u);
+}
+
+TEST_F(Cli, ListsFitTheScreenAndAgreeWithTheirJson) {
+  const std::pair<const char*, const char*> lists[] = {
+      {"ops", "with_grad"}, {"neurons", "lif"}, {"targets", "interpreter"}};
+  for (const auto& [what, member] : lists) {
+    const std::string text = output({"list", what});
+    for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
+    bool found = false;
+    for (const json& entry : parsed({"list", what, "--json"})) {
+      const std::string name = entry.at("name");
+      EXPECT_NE(text.find("\n" + name + " "), std::string::npos) << name;
+      found |= name == member;
+    }
+    EXPECT_TRUE(found) << member;
+  }
+  EXPECT_NE(output({"list", "neurons"}).find("v_threshold=1, v_reset=0"), std::string::npos);
+}
+
+TEST_F(Cli, ShowReadsBackWhatItPrints) {
+  Words neurons = {"if", "lif", "lif:tau=3,v_reset=none", "plif", "alif", "izhikevich", "adex"};
+  for (const std::string& folder : {examples, corpus})
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().extension() == ".fsn") neurons.push_back(entry.path().string());
+  ASSERT_GT(neurons.size(), 10u);
+  for (const std::string& neuron : neurons) {
+    for (const char* stage : {"step", "simplified", "expanded"}) {
+      const std::string text = output({"show", neuron, "--stage", stage});
+      const std::string canonical = output({"show", neuron, "--stage", stage, "--canonical"});
+      EXPECT_EQ(output({"show", "-", "--canonical"}, text), canonical) << neuron << " " << stage;
+      EXPECT_EQ(output({"show", "-", "--canonical"}, canonical), canonical) << neuron << " " << stage;
+      EXPECT_EQ(output({"show", "-"}, text), text) << neuron << " " << stage;
+      EXPECT_NE(output({"check", "-"}, text).find(": all passed\n"), std::string::npos)
+          << neuron << " " << stage;
+    }
+  }
+}
+
+TEST_F(Cli, ShowFollowsItsOptions) {
+  EXPECT_NE(output({"show", "lif", "--dtype", "f64"}).find("input x : f64"), std::string::npos);
+  EXPECT_NE(output({"show", "lif", "--dtype=bf16"}).find("round_bf16"), std::string::npos);
+  EXPECT_NE(output({"show", "lif", "--stage", "expanded"}).find("neuron lif expanded {"), std::string::npos);
+  EXPECT_EQ(output({"show", "lif", "--canonical"}).find("neuron {"), 0u);
+  EXPECT_NE(output({"show", examples + "lif.fsn", "--locations"}).find("lif.fsn\":12\n"), std::string::npos);
+  EXPECT_NE(output({"show", "lif:tau=3"}), output({"show", "lif"}));
+  const json shown = parsed({"show", "lif", "--stage", "simplified", "--json"});
+  EXPECT_EQ(shown.at("neuron"), "lif");
+  EXPECT_EQ(shown.at("stage"), "simplified");
+  EXPECT_EQ(shown.at("text"), output({"show", "lif", "--stage", "simplified"}));
+}
+
+TEST_F(Cli, FilesAreToldFromNames) {
+  const std::string mine = content(examples + "plateau.fsn");
+  save(directory() / "lif", mine);  // a file that is there comes before a built-in neuron of that name
+  EXPECT_EQ(output({"show", "lif"}).find("neuron plateau {"), 0u);
+  fs::create_directory(directory() / "plif");
+  EXPECT_EQ(output({"show", "plif"}).find("neuron plif {"), 0u);
+  EXPECT_EQ(output({"show", "-"}, mine), output({"show", "./lif"}));
+}
+
+TEST_F(Cli, Explain) {
+  EXPECT_EQ(output({"explain", examples + "plateau.fsn"}).find("neuron plateau\n"), 0u);
+  const json explained = parsed({"explain", "plif", "--dtype", "f16", "--json"});
+  EXPECT_EQ(explained.at("neuron"), "plif");
+  EXPECT_EQ(explained.at("bytes_read"), 2);
+  EXPECT_GT(explained.at("hoisted_ops"), 0);
+  EXPECT_EQ(explained.at("text"), output({"explain", "plif", "--dtype", "f16"}));
+}
+
+TEST_F(Cli, SimulateGivesTheSpikesOfAPlainLoop) {
+  for (const std::string& neuron : {std::string("lif"), examples + "lif.fsn"}) {
+    const std::string csv = output({"simulate", neuron, "--input", "step:1.5", "--T", "50"});
+    EXPECT_EQ(csv.substr(0, 8), "t,x,s,v\n");
+    const auto rows = cells_of(csv);
+    ASSERT_EQ(rows.size(), 50u);
+    int spikes = 0;
+    float v = 0;
+    for (int t = 0; t < 50; ++t) {
+      const float h = v + (1.5f - v) / 2, s = h >= 1;
+      v = s ? 0 : h;
+      spikes += s == 1;
+      EXPECT_EQ(rows[t], (std::vector<float>{float(t), 1.5f, s, v})) << neuron;
+    }
+    EXPECT_EQ(spikes, 25) << neuron;
+    EXPECT_EQ(output({"simulate", neuron, "--T", "50"}), csv) << "the default input is step:1.5";
+  }
+}
+
+TEST_F(Cli, SimulateDrivesInputsByName) {
+  const auto rows = cells_of(output({"simulate", examples + "plateau.fsn", "--input", "drive=step:0.375",
+                                     "--input", "context=step:1:20", "--param", "fade=0.5", "--T", "60"}));
+  ASSERT_EQ(rows.size(), 60u);
+  float v = 0, plateau = 0, spikes = 0;
+  int resting = 0;
+  for (int t = 0; t < 60; ++t) {
+    const float context = t >= 20;
+    plateau = context > 0.5f ? 1 : plateau * 0.5f;
+    const float current = resting > 0 ? 0 : 0.375f * std::fma(plateau, 2.0f, 1.0f);
+    const float h = std::fma(v, 0.8f, current), spike = h - 1 >= 0;
+    v = spike == 1 ? 0 : h;
+    resting = spike == 1 ? 3 : std::max(resting - 1, 0);
+    spikes += spike;
+    EXPECT_EQ(rows[t],
+              (std::vector<float>{float(t), 0.375f, context, spike, plateau, v, plateau, float(resting)}));
+  }
+  EXPECT_GT(spikes, 10);
+  EXPECT_LT(spikes, 20);
+}
+
+TEST_F(Cli, SimulateReadsSignalsFromFiles) {
+  save(directory() / "current.csv", "x,other\n0.5,9\n1.5,9\n2,9\n");
+  const auto rows = cells_of(output({"simulate", "if", "--input", "current.csv", "--T", "3", "--N", "2"}));
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[1], (std::vector<float>{0, 1, 0.5f, 0, 0.5f}));
+  EXPECT_EQ(rows[4], (std::vector<float>{2, 0, 2, 1, 0}));
+  EXPECT_EQ(output({"simulate", "if", "--T", "0"}), "t,x,s,v\n");
+}
+
+TEST_F(Cli, SimulateWritesWholeFiles) {
+  const std::string csv = output({"simulate", "lif", "--T", "1"});
+  EXPECT_EQ(output({"simulate", "lif", "--T", "1", "--csv", "a.csv"}), "wrote 1 row to a.csv\n");
+  EXPECT_EQ(content(directory() / "a.csv"), csv);
+  EXPECT_EQ(output({"simulate", "lif", "--T", "1", "--csv", "-"}), csv);
+
+  fs::permissions(directory() / "a.csv", fs::perms(0640));
+  fs::create_symlink("a.csv", directory() / "link.csv");
+  EXPECT_EQ(output({"simulate", "lif", "--T", "3", "--N", "2", "--csv", "link.csv"}),
+            "wrote 6 rows to link.csv\n");
+  EXPECT_TRUE(fs::is_symlink(directory() / "link.csv"));
+  EXPECT_EQ(lines_of(content(directory() / "a.csv")).size(), 7u);
+  EXPECT_EQ(fs::status(directory() / "a.csv").permissions(), fs::perms(0640));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 2);
+}
+
+// A pipe stands for all that cannot be replaced: no test may put a real device at risk.
+TEST_F(Cli, SimulateWritesIntoAPipeRatherThanReplacingIt) {
+  const fs::path path = directory() / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int reader = open(path.c_str(), O_RDWR | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_EQ(output({"simulate", "lif", "--T", "1", "--csv", "pipe"}), "wrote 1 row to pipe\n");
+  char buffer[100] = {};
+  EXPECT_GT(read(reader, buffer, sizeof buffer - 1), 0);
+  close(reader);
+  EXPECT_EQ(std::string(buffer), "t,x,s,v\n0,1.5,0,0.75\n");
+  EXPECT_TRUE(fs::is_fifo(path));
+}
+
+TEST_F(Cli, AFileThatCannotBeWrittenStaysAsItWas) {
+  save(directory() / "a.csv", "old");
+  const Finished finished = run_in_child({"simulate", "lif", "--T", "2000", "--csv", "a.csv"}, "", [] {
+    const rlimit limit{4096, 4096};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, SIG_IGN);
+  });
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_EQ(finished.err.find("flexsn: the file 'a.csv' cannot be written: "), 0u) << finished.err;
+  EXPECT_EQ(content(directory() / "a.csv"), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 1);
+}
+
+TEST_F(Cli, CheckReportsEveryNeuron) {
+  const std::string text = output({"check", "lif", examples + "plateau.fsn", "--seed", "5"});
+  EXPECT_NE(text.find("seed 5"), std::string::npos);
+  EXPECT_NE(text.find(" of 2 neurons: all passed\n"), std::string::npos) << text;
+  const json checked = parsed({"check", "lif", "plif", "--dtype", "f16", "--json"});
+  ASSERT_EQ(checked.size(), 2u);
+  EXPECT_EQ(checked[1].at("neuron"), "plif");
+  EXPECT_EQ(checked[1].at("passed"), true);
+  EXPECT_GE(checked[1].at("checks").size(), 5u);
+  EXPECT_EQ(checked[1].at("checks")[0].at("what"), "legal");
+}
+
+TEST_F(Cli, CheckGoesOnPastAnIllegalNeuron) {
+  save(directory() / "bad.fsn", "neuron bad {\n  state v : f32\n}\n");
+  const Finished text = run({"check", "bad.fsn", "lif"});
+  EXPECT_EQ(text.code, 1);
+  EXPECT_NE(text.out.find("FAILED  neuron 'bad': state 'v' is never updated"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("\nlif\n"), std::string::npos);
+  EXPECT_NE(text.out.find(": 1 failed\n"), std::string::npos);
+  EXPECT_NE(text.err.find("flexsn: 1 of "), std::string::npos) << text.err;
+  const Finished finished = run({"check", "-", "--json"}, "neuron {");
+  EXPECT_EQ(finished.code, 1);
+  const json checked = json::parse(finished.out);
+  EXPECT_EQ(checked[0].at("passed"), false);
+  EXPECT_EQ(checked[0].at("checks")[0].at("detail"),
+            "<stdin>:1:9: the text ends inside the neuron; close it with }");
+}
+
+TEST_F(Cli, DoctorLooksWithoutFailing) {
+  const json report = parsed({"doctor", "--json"});
+  EXPECT_EQ("flexsn " + report.at("version").get<std::string>() + "\n", output({"--version"}));
+  for (const char* key : {"system", "processor", "compiler"})
+    EXPECT_FALSE(report.at(key).get<std::string>().empty()) << key;
+  EXPECT_EQ(report.at("targets")[0].at("name"), "interpreter");
+  ASSERT_GE(report.at("not_in_this_build").size(), 4u);
+  const Finished bare = run_in_child({"doctor"}, "", [] { setenv("PATH", "/nowhere", 1); });
+  EXPECT_EQ(bare.code, 0);
+  EXPECT_EQ(bare.err, "");
+  EXPECT_NE(bare.out.find("not found; install Python 3"), std::string::npos) << bare.out;
+}
+
+TEST_F(Cli, AClosedPipeIsNoError) {
+  const Finished finished = run_in_child({"list", "ops"}, "", [] {
+    int ends[2];
+    if (pipe(ends) != 0 || dup2(ends[1], 1) < 0) _exit(126);
+    close(ends[0]);
+    close(ends[1]);
+  });
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST_F(Cli, AFullDiskIsAnError) {
+  const Finished finished = run_in_child({"list", "ops"}, "", [] {
+    if (dup2(open("/dev/full", O_WRONLY), 1) < 0) _exit(126);
+  });
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.err.find("flexsn: standard output cannot be written: "), 0u) << finished.err;
+}
+
+TEST_F(Cli, WrongCommandsAndOptions) {
+  expect_error(2, {}, "a command is missing: list, show, explain, simulate, check or doctor");
+  expect_error(2, {"shwo", "lif"}, "there is no command 'shwo'");
+  expect_error(2, {"shwo", "lif"}, "did you mean 'show'?");
+  expect_error(2, {"lif"},
+               "there is no command 'lif'; the commands are list, show, explain, simulate, check and doctor");
+  expect_error(2, {"--jsn"}, "`flexsn` has no option '--jsn'");
+  expect_error(2, {"--json", "list", "ops"}, "options of a command follow it");
+  expect_error(2, {"show", "lif", "--stge", "step"}, "`flexsn show` has no option '--stge'");
+  expect_error(2, {"show", "--stge=step", "lif"}, "did you mean '--stage'?");
+  expect_error(2, {"list", "--jsn"}, "did you mean '--json'?");
+  expect_error(2, {"simulate", "lif", "--json"}, "`flexsn simulate` has no option '--json'");
+  expect_error(2, {"list"}, "`flexsn list` needs what to list: ops, neurons or targets");
+  for (const char* command : {"show", "explain", "simulate", "check"})
+    expect_error(2, {command}, std::string("`flexsn ") + command + "` needs a neuron: an .fsn file, '-'");
+  expect_error(2, {"show", "lif", "if"}, "`flexsn show` has no use for 'if'");
+  expect_error(2, {"doctor", "lif"}, "`flexsn doctor` has no use for 'lif'");
+  expect_error(2, {"show", "lif", "--stage"}, "--stage needs a value after it");
+  expect_error(2, {"show", "lif", "--stage", ""}, "--stage: the value is empty");
+  expect_error(2, {"check", "lif", "--seed", "1", "--seed", "2"}, "--seed is given more than once");
+  expect_error(2, {"check", "-", "-"}, "'-' is given twice; standard input is read once");
+}
+
+TEST_F(Cli, WrongValues) {
+  expect_error(2, {"list", "op"}, "must be ops, neurons or targets, found 'op' (did you mean 'ops'?)");
+  expect_error(2, {"show", "lif", "--stage", "expnded"},
+               "--stage must be step, simplified or expanded, found 'expnded' (did you mean 'expanded'?)");
+  expect_error(2, {"show", "lif", "--dtype", "fp16"},
+               "--dtype must be f32, f64, f16 or bf16, found 'fp16' (did you mean 'f16'?)");
+  expect_error(2, {"explain", "lif", "--dtype", "i32"}, "--dtype must be f32, f64, f16 or bf16, found 'i32'");
+  expect_error(2, {"show", "lif", "--canonical", "--locations"}, "the canonical text has no locations");
+  expect_error(2, {"show", "izhikevic"},
+               "there is no built-in neuron 'izhikevic' (did you mean 'izhikevich'?)");
+  expect_error(2, {"check", "lif", "nothing"}, "there is no built-in neuron 'nothing'");
+  expect_error(2, {"explain", "lif:taus=3"}, "there is no option 'taus' (did you mean 'tau'?)");
+  expect_error(2, {"show", "lif:tau=-1"}, "option tau must be a number above 0, found '-1'");
+  expect_error(2, {"show", "alif:tau=1e-9"}, "outside its range");
+  expect_error(2, {"check", "lif", "--seed", "-1"},
+               "--seed must be a whole number of at least 0, found '-1'");
+  for (const char* command : {"show", "explain", "simulate", "check"})
+    expect_error(2, {command, examples + "lif.fsn", "--dtype", "f64"},
+                 "a text names the types of its arguments");
+}
+
+TEST_F(Cli, WrongSimulations) {
+  const auto wrong = [&](int code, Words words, const std::string& part) {
+    words.insert(words.begin(), "simulate");
+    expect_error(code, words, part);
+  };
+  wrong(2, {"lif", "--T", "ten"}, "--T must be a whole number from 0 to 1000000000, found 'ten'");
+  wrong(2, {"lif", "--T", "-5"}, "found '-5'");
+  wrong(2, {"lif", "--N", "0"}, "--N must be a whole number from 1 to");
+  wrong(2, {"lif", "--N", "1.5"}, "found '1.5'");
+  wrong(2, {"lif", "--T", "1000000", "--N", "1000000"}, "--T times --N is the number of rows");
+  wrong(2, {"lif", "--input", "sine:3"}, "expected step:LEVEL[:START]");
+  wrong(2, {"lif", "--input", "step:high"}, "'high' is not a number");
+  wrong(2, {"lif", "--input", "step:1", "--input", "y=step:1"}, "there is no input 'y'");
+  wrong(2, {"lif", "--input", "=step:1"}, "--input must be SPEC or NAME=SPEC, found '=step:1'");
+  wrong(2, {"lif", "--input", "step:1", "--input", "step:2"}, "--input is given twice for all inputs");
+  wrong(2, {"lif", "--input", "x=step:1", "--input", "x=step:2"}, "--input is given twice for 'x'");
+  wrong(2, {examples + "plateau.fsn", "--input", "drive=step:1"}, "input 'context' has no signal");
+  wrong(2, {"alif", "--param", "tau"}, "--param must be NAME=VALUE with a number as value, found 'tau'");
+  wrong(2, {"alif", "--param", "tau=fast"}, "found 'tau=fast'");
+  wrong(2, {"alif", "--param", "beta=3"}, "there is no param 'beta'");
+  wrong(2, {"alif", "--param", "tau=-1"}, "outside its range");
+  wrong(2, {"alif", "--param", "tau=2", "--param", "tau=3"}, "--param is given twice for 'tau'");
+  wrong(1, {"lif", "--input", "nowhere.csv"}, "nowhere.csv': the file cannot be read");
+  save(directory() / "short.csv", "1\n2\n");
+  wrong(1, {"lif", "--input", "short.csv", "--T", "3"},
+        "the file has 2 rows of numbers, but 3 steps are asked for");
+  wrong(1, {"lif", "--csv", "nowhere/a.csv"},
+        "the file 'nowhere/a.csv' cannot be written: No such file or directory");
+  wrong(1, {"lif", "--csv", "."}, "cannot be written: it is a directory");
+}
+
+TEST_F(Cli, WrongFiles) {
+  fs::create_directory(directory() / "folder.fsn");
+  save(directory() / "binary.fsn", "neuron \xff {}");
+  save(directory() / "typo.fsn", "neuron n {\n  input x : f32\n  %y = aad %x, 1\n  output y = %y\n}\n");
+  for (const char* command : {"show", "explain", "simulate", "check"}) {
+    expect_error(1, {command, "nowhere.fsn"},
+                 "the file 'nowhere.fsn' cannot be read: No such file or directory");
+    expect_error(1, {command, "folder.fsn"}, "the file 'folder.fsn' cannot be read: Is a directory");
+  }
+  expect_error(1, {"check", "lif", "no/where"}, "the file 'no/where' cannot be read");
+  expect_error(1, {"show", "/dev/zero"}, "holds more than 64 MiB");
+  for (const char* command : {"show", "explain", "simulate"}) {
+    expect_error(1, {command, "binary.fsn"}, "binary.fsn:1:8: the text is not UTF-8");
+    expect_error(1, {command, "typo.fsn"}, "typo.fsn:3:8: unknown op 'aad' (did you mean 'add'?)");
+    expect_error(1, {command, "-"}, "<stdin>:1:1: expected 'neuron'", "");
+    expect_error(1, {command, "-"}, "state 'v' is never updated", "neuron bad {\n  state v : f32\n}\n");
+  }
+}
+
+}  // namespace

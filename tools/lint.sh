@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# usage: tools/lint.sh [--format]   Checks the rules of the sources, or applies the format.
+set -u
+cd "$(dirname "$0")/.."
+status=0
+fail() {
+  echo "lint: $1"
+  status=1
+}
+
+# Tracked files and new ones, less those that are deleted but still in the index.
+files() { git ls-files -co --exclude-standard -- "$@" | while read -r f; do [ ! -f "$f" ] || echo "$f"; done; }
+git ls-files >/dev/null || exit 1
+mapfile -t cpp < <(files '*.cpp' '*.h')
+mapfile -t scripts < <(files '*.sh' .ci/run)
+mapfile -t texts < <(files '*.cpp' '*.h' '*.def' '*.sh' '*.cmake' '*.py' '*.md' '*.json' CMakeLists.txt \
+  '*/CMakeLists.txt' .ci/run .clang-format)
+
+if tool=$(tools/clang_format.sh); then
+  if [ "${1:-}" = --format ]; then
+    exec "$tool" -i "${cpp[@]}"
+  fi
+  "$tool" --dry-run -Werror --ferror-limit=20 "${cpp[@]}" || fail "the format is off; run make format"
+elif [ "${1:-}" = --format ]; then
+  echo "clang-format 19 is not here"
+  exit 1
+else
+  echo "left out: the format check (no clang-format of version 19 or newer)"
+fi
+
+for f in "${texts[@]}" Makefile; do
+  lines=$(wc -l <"$f")
+  [[ $f == *.md ]] || [ "$lines" -le 800 ] || fail "$f has $lines lines; 800 is the limit"
+done
+! grep -nE '[[:blank:]]+$' "${texts[@]}" Makefile || fail "blanks at the end of a line"
+! grep -nP '\t' "${texts[@]}" || fail "tabs"
+
+for f in "${cpp[@]}"; do
+  case $f in
+    tests/package/*) ;;
+    fuzz/*.cpp) grep -qE "foreach\(name .*\b$(basename "$f" .cpp)\b" CMakeLists.txt || fail "$f is not in CMakeLists.txt" ;;
+    *.cpp) grep -qE "^ *${f//./\\.}[ )]*$" CMakeLists.txt || fail "$f is not in CMakeLists.txt" ;;
+  esac
+done
+
+# The core sees the standard library and itself: standard headers have neither a dot nor a slash.
+mapfile -t core < <(files 'src/*' 'include/*')
+! grep -nE '^ *# *include *<' "${core[@]}" | grep -vE '<[a-z0-9_]+>' || fail "the core includes a header that is not standard"
+while IFS=: read -r f name; do
+  [ -f "src/$name" ] || [ -f "include/$name" ] || fail "$f includes \"$name\", which is not a file of the core"
+done < <(grep -HoP '^ *# *include *"\K[^"]+' "${core[@]}")
+
+for f in "${scripts[@]}"; do
+  bash -n "$f" || fail "$f is not a valid script"
+done
+
+[ $status != 0 ] || echo "lint: ${#cpp[@]} C++ files, ${#scripts[@]} scripts: fine"
+exit $status

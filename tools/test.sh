@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# usage: tools/test.sh PRESET   Runs the tests of a built preset, then names what was left out and why.
+set -u
+cd "$(dirname "$0")/.."
+dir=build
+[ "$1" = dev ] || dir=build-$1
+
+if grep '^flexsn_tests' "$dir/left_out.txt"; then
+  echo "the tests could not be built, so none was run: install GoogleTest (libgtest-dev) first"
+  exit 1
+fi
+
+ctest --preset "$1" -j "${JOBS:-$(nproc)}"
+status=$?
+
+# CTest names the tests that were skipped, but the reason is in its log only.
+skipped=$(awk '
+  /: Skipped$/ { reason = ""; reading = 1; next }
+  /^\[  SKIPPED \] .* \(.* ms\)$/ { sub(/^\[  SKIPPED \] /, ""); sub(/ \(.*/, ""); print $0 " (" reason ")"; reading = 0 }
+  reading && NF { reason = reason (reason == "" ? "" : " ") $0 }
+' "$dir/Testing/Temporary/LastTest.log")
+
+echo
+echo "left out:"
+{
+  cat "$dir/left_out.txt"
+  [ -z "$skipped" ] || echo "$skipped"
+} | sed 's/^/  /' | grep . || echo "  nothing"
+exit $status
