@@ -8,6 +8,8 @@ namespace flexsn::ir {
 
 namespace {
 
+using namespace sig;
+
 constexpr Row table[] = {
 #define OP0(row, ...) Row{.name = #row, .arity = 0, __VA_ARGS__},
 #define OP1(row, ...) Row{.name = #row, .arity = 1, __VA_ARGS__},
@@ -19,25 +21,6 @@ constexpr Row table[] = {
 };
 
 constexpr int first_row = static_cast<int>(Op::argument) + 1;
-
-constexpr bool filled(const char* text) { return text != nullptr && *text != 0; }
-
-constexpr bool spelled(const Spelling& spelling, const TypeSet& types) {
-  return (!(types.f32 || types.f64) || filled(spelling.of_float)) &&
-         (!types.i32 || filled(spelling.of_i32)) && (!types.b1 || filled(spelling.of_bool));
-}
-
-constexpr bool complete(const Row& row) {
-  if (!filled(row.doc) || (row.vjp.build == nullptr) == !row.vjp.zero) return false;
-  if (row.vjp.build != nullptr && row.vjp.arity != row.arity) return false;
-  if (row.is_leaf()) return row.vjp.zero;
-  if (row.meaning.arity != row.arity) return false;
-  if (row.is_expanded()) return row.reference.given && !filled(row.llvm.of_float) && !filled(row.llvm.of_i32);
-  for (Type t : {Type::f32, Type::f64, Type::i32, Type::b1})
-    if (row.meaning.sig.types.has(t) && row.meaning.kernels[static_cast<int>(t)] == nullptr) return false;
-  const TypeSet& types = row.meaning.sig.types;
-  return spelled(row.llvm, types) && spelled(row.cuda, types) && spelled(row.triton, types);
-}
 
 // One assertion for each row, so that the compiler's message names the row that lacks a part.
 #define OP0(row, ...) \

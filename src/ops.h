@@ -41,6 +41,8 @@ constexpr Type type_of(Slot slot, Type t) {
   return slot == Slot::T ? t : static_cast<Type>(static_cast<int>(slot) - 1);
 }
 
+/// The signatures that rows name.
+namespace sig {
 inline constexpr TypeSet floats = {true, true, false, false}, numbers = {true, true, true, false},
                          everything = {true, true, true, true}, whole = {false, false, true, true};
 inline constexpr Sig real = {floats}, arith = {numbers}, logic = {whole}, any = {everything},
@@ -54,6 +56,7 @@ inline constexpr Sig real = {floats}, arith = {numbers}, logic = {whole}, any = 
                      f64_to_i32 = {{false, true, false, false}, Slot::i32},
                      i32_to_f32 = {{false, false, true, false}, Slot::f32},
                      i32_to_f64 = {{false, false, true, false}, Slot::f64};
+}  // namespace sig
 
 // ---- meaning -------------------------------------------------------------------------------------
 
@@ -90,6 +93,7 @@ struct Meaning {
   Kernel kernels[4] = {};
   Expand expand = nullptr;
   int arity = -1;  ///< as the function given says; -1: a leaf
+  bool is_expanded = false;
 };
 
 template <Sig sig, Type t, class F, std::size_t... I>
@@ -163,7 +167,7 @@ constexpr Meaning expanded(F) {
     else
       return F{}(x[0], x[1], x[2]);
   };
-  return {sig, {}, expand, arity};
+  return {sig, {}, expand, arity, true};
 }
 
 /// The meaning of a leaf: an i32 that whoever runs the step supplies.
@@ -217,7 +221,8 @@ struct TestRange {
   Range first = {-8, 8};
   Range second = {-8, 8};
   Range third = {-8, 8};
-  double ulps_f32 = 0, ulps_f64 = 0;  ///< 0: equal
+  double ulps_f32 = 0, ulps_f64 = 0;                        ///< 0: equal
+  double domain = std::numeric_limits<double>::infinity();  ///< arguments up to this size are promised
 };
 
 /// The exact function behind an expanded row, over any number type; only the tests use it.
@@ -241,9 +246,35 @@ struct Row {
   Reference reference = {};
   TestRange test = {};
 
-  constexpr bool is_expanded() const { return meaning.expand != nullptr; }
+  constexpr bool is_expanded() const { return meaning.is_expanded; }
   constexpr bool is_leaf() const { return arity == 0; }
 };
+
+constexpr bool filled(const char* text) { return text != nullptr && *text != 0; }
+
+/// Is there a spelling for each of the types?
+constexpr bool spelled(const Spelling& spelling, const TypeSet& types) {
+  return (!(types.f32 || types.f64) || filled(spelling.of_float)) &&
+         (!types.i32 || filled(spelling.of_i32)) && (!types.b1 || filled(spelling.of_bool));
+}
+
+constexpr bool unspelled(const Spelling& spelling) {
+  return !filled(spelling.of_float) && !filled(spelling.of_i32) && !filled(spelling.of_bool);
+}
+
+/// Has the row all its parts? ops.cpp asserts it for each row. (Function pointers are not compared: gcc 12
+/// cannot do so in a constant expression under its undefined-behavior sanitizer.)
+constexpr bool complete(const Row& row) {
+  const bool has_rule = row.vjp.arity >= 0;
+  if (!filled(row.doc) || has_rule == row.vjp.zero) return false;
+  if (has_rule && row.vjp.arity != row.arity) return false;
+  if (row.is_leaf()) return row.vjp.zero;
+  if (row.meaning.arity != row.arity) return false;
+  if (row.is_expanded())
+    return row.reference.given && unspelled(row.llvm) && unspelled(row.cuda) && unspelled(row.triton);
+  const TypeSet& types = row.meaning.sig.types;
+  return spelled(row.llvm, types) && spelled(row.cuda, types) && spelled(row.triton, types);
+}
 
 /// The row of `op`, which must not be a constant or an argument.
 const Row& row_of(Op op);
