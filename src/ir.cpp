@@ -125,6 +125,11 @@ V add_argument(Graph& graph, Argument argument) {
   return {&graph, graph.arguments.back().value};
 }
 
+Mem gradient_memory(const Argument& argument) {
+  if (argument.role == Role::input) return argument.mem;
+  return value_type(argument.mem) == Type::f64 ? Mem::f64 : Mem::f32;
+}
+
 std::string place(const Graph& graph, const Location& location) {
   if (location.file < 0) return "";
   return join(graph.files[location.file], ":", location.line);

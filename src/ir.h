@@ -97,6 +97,10 @@ V apply(Op op, const V* operands, int count);
 /// Adds the node of a new argument.
 V add_argument(Graph& graph, Argument argument);
 
+/// What the gradient of an argument is in memory: that of an input has the input's type, those of states and
+/// parameters are carried and summed in the type of the value.
+Mem gradient_memory(const Argument& argument);
+
 /// "file.cpp:12", or "" when the location is unknown.
 std::string place(const Graph& graph, const Location& location);
 

@@ -347,7 +347,8 @@ class Parser {
     const Written written = operand();
     std::optional<Type> known;
     if (result.gives != Gives::output) {
-      result.mem = graph_.arguments[result.of].mem;
+      const Argument& of = graph_.arguments[result.of];
+      result.mem = result.gives == Gives::grad ? gradient_memory(of) : of.mem;
       known = value_type(result.mem);
     }
     if (written.value != no_id)

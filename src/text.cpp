@@ -105,7 +105,7 @@ class Printer {
       const bool state = argument.role == Role::state, param = argument.role == Role::param;
       if (argument.has_default || (state && (argument.initial != 0 || std::signbit(argument.initial))))
         out_ << " = " << literal(Type::f64, bits_of(Type::f64, argument.initial));
-      if (param && (std::isfinite(argument.range.low) || std::isfinite(argument.range.high)))
+      if (param && (argument.range.low != Range().low || argument.range.high != Range().high))
         out_ << " in [" << literal(Type::f64, bits_of(Type::f64, argument.range.low)) << ", "
              << literal(Type::f64, bits_of(Type::f64, argument.range.high)) << ']';
     }

@@ -95,6 +95,11 @@ class Verifier {
       fail("the number of arguments differs from the number of their nodes", {});
     for (std::size_t i = 0; i < graph_.arguments.size(); ++i) {
       const Argument& argument = graph_.arguments[i];
+      if (!argument.name.empty() && argument.name.find_first_not_of("0123456789") == std::string::npos)
+        fail(join("the name '", argument.name,
+                  "' is a number, which is how values without a name are called; "
+                  "choose another"),
+             argument.location);
       if (!argument.name.empty() && !names.insert(argument.name).second)
         fail(join("the name '", argument.name, "' is used twice; every argument needs a name of its own"),
              argument.location);
@@ -179,6 +184,10 @@ class Verifier {
       if (argument.role == Role::grad_output || argument.role == Role::grad_next)
         fail("a gradient of a gradient is not supported", result.location);
       check_carries_gradient(argument.mem, result.location);
+      if (result.mem != gradient_memory(argument))
+        fail(join("the gradient of '", argument.name, "' must be ", name_of(gradient_memory(argument)),
+                  ", found ", name_of(result.mem)),
+             result.location);
     }
   }
 

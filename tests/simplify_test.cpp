@@ -317,5 +317,24 @@ TEST(Simplify, KeepsNamesAndLocations) {
   EXPECT_EQ(graph.name, "n");
 }
 
+/// The simplified quotient x / divisor as canonical text.
+std::string quotient_by(double divisor, Type type) {
+  Graph graph;
+  const V x = add_argument(graph, {.name = "x", .mem = memory_of(type)});
+  const V y = x / divisor;
+  graph.results.push_back({.name = "y", .mem = memory_of(type), .value = y.id});
+  return canonical(simplify(graph));
+}
+
+TEST(Simplify, DividesByMultiplyingOnlyWhereTheReciprocalIsExactAndNormal) {
+  for (double divisor : {0x1p-126, -0x1p126, 0x1p-1, 4.0})
+    EXPECT_NE(quotient_by(divisor, Type::f32).find("mul"), std::string::npos) << divisor;
+  for (double divisor : {0x1p-127, 0x1p-149, 0x1p127, 3.0, 0.0, 1.5})
+    EXPECT_NE(quotient_by(divisor, Type::f32).find("div"), std::string::npos) << divisor;
+  EXPECT_NE(quotient_by(0x1p1022, Type::f64).find("mul"), std::string::npos);
+  for (double divisor : {0x1p1023, 0x1p-1023, 0x1p-1074})
+    EXPECT_NE(quotient_by(divisor, Type::f64).find("div"), std::string::npos) << divisor;
+}
+
 }  // namespace
 }  // namespace flexsn::test
