@@ -9,6 +9,18 @@ void internal_error(const std::string& text, std::source_location where) {
                            "); please report it with the neuron that caused it"));
 }
 
+std::string shortened(std::string text) {
+  constexpr std::size_t kept = 500;
+  if (text.size() <= 2 * kept) return text;
+  const auto is_inside = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };
+  std::size_t first = kept, last = text.size() - kept;
+  while (first > 0 && is_inside(first)) --first;  // no character is cut in two
+  while (last < text.size() && is_inside(last)) ++last;
+  return text.replace(first, last - first, " ... ");
+}
+
 namespace {
 
 /// Letters to insert, delete, replace or swap with their neighbour to make one word of the other.
@@ -36,6 +48,7 @@ std::string nearest_name(std::string_view wrong, const std::vector<std::string>&
   std::string best;
   std::size_t best_distance = wrong.size() <= 3 ? 2 : 3;
   for (const std::string& name : names) {
+    if (name.size() > wrong.size() + best_distance) continue;
     const std::size_t distance = edit_distance(wrong, name);
     if (distance < best_distance) {
       best = name;

@@ -15,9 +15,12 @@ std::string join(const Parts&... parts) {
   return out.str();
 }
 
+/// `text` without its middle where it is too long to read: a name in it may be of any size.
+std::string shortened(std::string text);
+
 template <class... Parts>
 [[noreturn]] void user_error(const Parts&... parts) {
-  throw UserError(join(parts...));
+  throw UserError(shortened(join(parts...)));
 }
 
 [[noreturn]] void internal_error(const std::string& text, std::source_location where);

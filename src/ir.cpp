@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <tuple>
 
 #include "error.h"
 #include "ops.h"
@@ -138,8 +139,8 @@ std::string place(const Graph& graph, const Location& location) {
 std::vector<int> argument_order(const Graph& graph) {
   std::vector<int> sorted(graph.arguments.size());
   std::iota(sorted.begin(), sorted.end(), 0);
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](int a, int b) { return graph.arguments[a].role < graph.arguments[b].role; });
+  const auto key = [&](int index) { return std::pair(graph.arguments[index].role, index); };
+  std::sort(sorted.begin(), sorted.end(), [&](int a, int b) { return key(a) < key(b); });
   return sorted;
 }
 
@@ -151,9 +152,9 @@ std::vector<int> result_order(const Graph& graph) {
   std::iota(sorted.begin(), sorted.end(), 0);
   const auto key = [&](int index) {
     const Result& result = graph.results[index];
-    return std::pair(result.gives, result.gives == Gives::output ? 0 : rank[result.of]);
+    return std::tuple(result.gives, result.gives == Gives::output ? 0 : rank[result.of], index);
   };
-  std::stable_sort(sorted.begin(), sorted.end(), [&](int a, int b) { return key(a) < key(b); });
+  std::sort(sorted.begin(), sorted.end(), [&](int a, int b) { return key(a) < key(b); });
   return sorted;
 }
 

@@ -12,7 +12,13 @@ bool is_letter(char c) {
 }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// The position of the first byte that is not UTF-8, or npos.
+std::string shown(char c) {
+  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? join("byte ", static_cast<int>(c))
+                                                           : std::string(1, c);
+}
+
+}  // namespace
+
 std::size_t first_non_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
@@ -22,30 +28,34 @@ std::size_t first_non_utf8(std::string_view text) {
                                : lead >= 0xf0 && lead < 0xf5 ? 4
                                                              : 0;
     if (length == 0 || i + length > text.size()) return i;
-    for (std::size_t k = 1; k < length; ++k)
-      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return i;
+    std::uint32_t code = length == 1 ? lead : lead & (0xffu >> (length + 1));
+    for (std::size_t k = 1; k < length; ++k) {
+      const auto byte = static_cast<unsigned char>(text[i + k]);
+      if ((byte & 0xc0) != 0x80) return i;
+      code = code << 6 | (byte & 0x3f);
+    }
+    // Too long a form, half of a surrogate pair, beyond the last character.
+    constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < least[length] || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return i;
     i += length;
   }
   return std::string_view::npos;
 }
 
-std::string shown(char c) {
-  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? join("byte ", static_cast<int>(c))
-                                                           : std::string(1, c);
-}
-
-}  // namespace
-
 Lexer::Lexer(std::string_view text, std::string_view file) : text_(text), file_(file) {
-  const std::size_t bad = first_non_utf8(text);
+  if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // the mark some editors put in front
+  const std::size_t bad = first_non_utf8(text_);
   if (bad == std::string_view::npos) return;
   while (position_ < bad) step();
   fail(line_, column_, "the text is not UTF-8 here; save the file as UTF-8 text");
 }
 
 void Lexer::step() {
-  if (peek() == '\n') ++line_, column_ = 0;
-  ++position_, ++column_;
+  const char c = text_[position_++];
+  if (c == '\n')
+    ++line_, column_ = 1;
+  else if ((static_cast<unsigned char>(c) & 0xc0) != 0x80)
+    ++column_;  // columns count characters
 }
 
 Token Lexer::next() {

@@ -13,6 +13,9 @@ struct Token {
   int line = 1, column = 1;
 };
 
+/// The position of the first byte that is not UTF-8, or npos.
+std::size_t first_non_utf8(std::string_view text);
+
 /// Cuts a text into tokens; `file` names it in errors.
 class Lexer {
  public:

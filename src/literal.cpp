@@ -1,5 +1,6 @@
 #include "literal.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 
@@ -31,11 +32,20 @@ std::errc read_all(std::string_view text, Number& value, Format... format) {
   return end == text.data() + text.size() ? error : std::errc::invalid_argument;
 }
 
-/// A number too small for its type rounds to zero like any other decimal; one too large has no meaning.
-bool too_small(std::string_view digits) {
-  const std::size_t exponent = digits.find_first_of("eEpP");
-  if (exponent != std::string_view::npos) return digits.substr(exponent + 1).starts_with('-');
-  return digits.find_first_not_of('0') == digits.find('.');
+/// A number too small for its type rounds to zero like any other; one too large has no meaning. This says
+/// which of the two a number is that is out of range: where its first digit other than 0 stands after the
+/// exponent.
+bool too_small(std::string_view digits, bool hexadecimal) {
+  const std::size_t mark = std::min(digits.find_first_of(hexadecimal ? "pP" : "eE"), digits.size());
+  const std::size_t point = std::min(digits.find('.'), mark);
+  const std::size_t leading = digits.find_first_not_of("0.");
+  const std::int64_t places = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(leading);
+  std::string_view power = digits.substr(std::min(mark + 1, digits.size()));
+  const bool negative = power.starts_with('-');
+  if (power.starts_with('+')) power.remove_prefix(1);
+  std::int64_t exponent = 0;
+  if (read_all(power, exponent) == std::errc::result_out_of_range) return negative;
+  return exponent + places * (hexadecimal ? 4 : 1) < 0;
 }
 
 template <class F, class Bits>
@@ -61,7 +71,7 @@ std::optional<std::uint64_t> float_bits(std::string_view text) {
     if (text.empty() || first.find(text[0]) == std::string_view::npos) return {};
     const std::errc error =
         read_all(text, value, hexadecimal ? std::chars_format::hex : std::chars_format::general);
-    if (error == std::errc::result_out_of_range && too_small(text))
+    if (error == std::errc::result_out_of_range && too_small(text, hexadecimal))
       value = 0;
     else if (error != std::errc())
       return {};

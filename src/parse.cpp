@@ -242,16 +242,11 @@ class Parser {
       take();
     }
     if (role == Role::grad_output) gradient_of(argument);
-    if (is_symbol("=")) {
-      if (role != Role::state && role != Role::param)
-        fail("only a state (initial value) or a param (default) can have '='");
-      take();
-      argument.initial = plain_number();
-      argument.has_default = role == Role::param;
-    }
-    if (is_word("in")) {
-      if (role != Role::param) fail("only a param can have a range");
-      range(argument);
+    while (is_symbol("=") || is_word("in")) {
+      if (is_word("in"))
+        range(argument);
+      else
+        initial(argument);
     }
     optional_location(argument.location);
     if (!argument.name.empty() && !argument_names_.insert(argument.name).second)
@@ -269,7 +264,17 @@ class Parser {
     return number_of(Type::f64, literal_bits(at, Type::f64, number_text()));
   }
 
+  void initial(Argument& argument) {
+    if (argument.role != Role::state && argument.role != Role::param)
+      fail("only a state (initial value) or a param (default) can have '='");
+    const Token at = take();
+    argument.initial = plain_number();
+    argument.has_default = argument.role == Role::param;
+    check_default(at, argument);
+  }
+
   void range(Argument& argument) {
+    if (argument.role != Role::param) fail("only a param can have a range");
     const Token at = take();
     expect_symbol("[", "a range is written in [0, 1]");
     argument.range.low = plain_number();
@@ -278,10 +283,15 @@ class Parser {
     expect_symbol("]", "a range is written in [0, 1]");
     if (!(argument.range.low <= argument.range.high))
       fail_at(at, "the range is empty; write the lower end first");
-    const bool inside = argument.initial >= argument.range.low && argument.initial <= argument.range.high;
-    if (argument.has_default && !inside)
+    check_default(at, argument);
+  }
+
+  void check_default(const Token& at, const Argument& argument) const {
+    if (argument.has_default &&
+        !(argument.initial >= argument.range.low && argument.initial <= argument.range.high))
       fail_at(at,
-              join("the default ", argument.initial, " is outside the range; change the one or the other"));
+              join("the default ", argument.initial, " of param '", argument.name, "' is outside its range [",
+                   argument.range.low, ", ", argument.range.high, "]; change the one or the other"));
   }
 
   /// ` of output NAME|NUMBER` or ` of next %state`; outputs stand below, so they are looked up at the end.
@@ -304,22 +314,18 @@ class Parser {
     pending_outputs_.push_back({graph_.arguments.size(), take()});
   }
 
-  /// The argument that `%name` (or a bare name) means.
-  int argument_reference(std::string_view what) {
+  /// The argument that `%name` (or a bare name) means; for a next value it must be a state.
+  int argument_reference(std::string_view what, bool state_only) {
     const Token at = token_;
     const std::string wanted = is_symbol("%") ? value_name() : name(what);
     const Node& node = graph_.at(value_named(at, wanted));
     if (node.op != Op::argument)
       fail_at(at, join("'", wanted, "' is not ", what, "; name one that is declared above"));
+    if (state_only && graph_.arguments[node.immediate].role != Role::state)
+      fail_at(at, join("'", wanted, "' is not a state; only a state has a next value"));
     return static_cast<int>(node.immediate);
   }
-  int state_reference() {
-    const Token at = token_;
-    const int index = argument_reference("a state");
-    if (graph_.arguments[index].role != Role::state)
-      fail_at(at, join("'", graph_.arguments[index].name, "' is not a state; only a state has a next value"));
-    return index;
-  }
+  int state_reference() { return argument_reference("a state", true); }
 
   void of_statement(Gives gives) {
     const Token at = take();
@@ -331,7 +337,7 @@ class Parser {
   void result_of(const Token& at, Gives gives) {
     take();
     Result result{.gives = gives, .location = location_of(at)};
-    result.of = argument_reference("an argument");
+    result.of = argument_reference("an argument", false);
     finish_result(std::move(result));
   }
 
@@ -385,7 +391,8 @@ class Parser {
                              "; `flexsn list ops` shows all"));
     const Row& row = row_of(*op);
     std::vector<Written> operands;
-    if (token_.kind != Kind::line_end && !is_symbol(":") && !is_symbol("@")) {
+    if (token_.kind != Kind::line_end && token_.kind != Kind::text_end && !is_symbol(":") &&
+        !is_symbol("@") && !is_symbol("}")) {
       operands.push_back(operand());
       while (is_symbol(",")) {
         take();
@@ -393,8 +400,10 @@ class Parser {
       }
     }
     if (static_cast<int>(operands.size()) != row.arity)
-      fail_at(op_token, join("'", row.name, "' takes ", row.arity, row.arity == 1 ? " operand" : " operands",
-                             ", found ", operands.size()));
+      fail_at(op_token,
+              join("'", row.name, "' takes ", row.arity, row.arity == 1 ? " operand" : " operands",
+                   ", found ", operands.size(), "; write: ", row.name,
+                   std::string_view(" %a, %b, %c").substr(0, row.arity == 0 ? 0 : row.arity * 4u - 1)));
     std::optional<Type> annotation;
     if (is_symbol(":")) {
       take();
@@ -407,7 +416,8 @@ class Parser {
     Location location = location_of(at);
     optional_location(location);
     const Id id = add_op(op_token, *op, operands, annotation);
-    graph_.debug[id] = {name[0] >= '0' && name[0] <= '9' ? "" : name, location};
+    const bool is_number = name.find_first_not_of("0123456789") == std::string::npos;
+    graph_.debug[id] = {is_number ? "" : name, location};
     define(at, name, id);
     ++next_number_;
   }
@@ -448,20 +458,23 @@ class Parser {
   }
 
   void resolve_gradients() {
+    if (pending_outputs_.empty()) return;
+    std::vector<std::string> names;
+    std::map<std::string, int> by_number, by_name;
+    for (std::size_t i = 0; i < graph_.results.size(); ++i) {
+      const Result& result = graph_.results[i];
+      if (result.gives != Gives::output) continue;
+      by_number.emplace(std::to_string(names.size()), static_cast<int>(i));
+      by_name.emplace(result.name, static_cast<int>(i));
+      names.push_back(result.name);
+    }
     for (const auto& [argument, token] : pending_outputs_) {
-      int number = 0;
-      std::vector<std::string> names;
-      for (std::size_t i = 0; i < graph_.results.size(); ++i) {
-        const Result& result = graph_.results[i];
-        if (result.gives != Gives::output) continue;
-        if (token.kind == Kind::number ? token.text == std::to_string(number) : token.text == result.name)
-          graph_.arguments[argument].of = static_cast<int>(i);
-        ++number;
-        names.push_back(result.name);
-      }
-      if (graph_.arguments[argument].of < 0)
+      const auto& outputs = token.kind == Kind::number ? by_number : by_name;
+      const auto known = outputs.find(token.text);
+      if (known == outputs.end())
         fail_at(token, join("there is no output '", token.text, "'", did_you_mean(token.text, names),
                             "; name one of the outputs below"));
+      graph_.arguments[argument].of = known->second;
     }
   }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "error.h"
+#include "lex.h"
 #include "literal.h"
 #include "ops.h"
 
@@ -49,6 +50,9 @@ class Printer {
     for (Id id : style.names ? all : live_order(graph))
       if (graph.at(id).op != Op::constant && graph.at(id).op != Op::argument) ops_.push_back(id);
     choose_names();
+    int number = 0;
+    for (const Result& result : graph.results)
+      output_numbers_.push_back(result.gives == Gives::output ? number++ : -1);
   }
 
   std::string text() {
@@ -69,15 +73,18 @@ class Printer {
   void choose_names() {
     std::set<std::string> taken;
     int number = 0;
-    const auto choose = [&](Id id, bool quotable) {
-      const std::string& wanted = graph_.debug_at(id).name;
+    const auto choose = [&](Id id, const std::string& wanted) {
       std::string& name = names_[id];
-      const bool usable = style_.names && !wanted.empty() && (quotable || plain_name(wanted));
+      // A number would be taken for the value with that number, and other bytes cannot be read back.
+      const bool usable = style_.names && !wanted.empty() &&
+                          wanted.find_first_not_of("0123456789") != std::string::npos &&
+                          first_non_utf8(wanted) == std::string::npos;
       name = usable && taken.insert(wanted).second ? name_text(wanted) : std::to_string(number);
       ++number;
     };
-    for (int index : argument_order(graph_)) choose(graph_.arguments[index].value, true);
-    for (Id id : ops_) choose(id, false);
+    for (int index : argument_order(graph_))
+      choose(graph_.arguments[index].value, graph_.arguments[index].name);
+    for (Id id : ops_) choose(id, graph_.debug_at(id).name);
   }
 
   std::string indent() const { return style_.names ? "  " : ""; }
@@ -116,9 +123,7 @@ class Printer {
   std::string output_text(int index) const {
     const std::string& name = graph_.results[index].name;
     if (style_.names && !name.empty()) return name_text(name);
-    int number = 0;
-    for (int i = 0; i < index; ++i) number += graph_.results[i].gives == Gives::output;
-    return std::to_string(number);
+    return std::to_string(output_numbers_[index]);
   }
 
   std::string argument_text(int index) const {
@@ -165,6 +170,7 @@ class Printer {
   const Graph& graph_;
   const PrintStyle style_;
   std::vector<Id> ops_;
+  std::vector<int> output_numbers_;  ///< for each result: its number among the outputs
   std::vector<std::string> names_;
   std::ostringstream out_;
 };

@@ -6,6 +6,8 @@
 
 #include "build.h"
 #include "error.h"
+#include "lex.h"
+#include "literal.h"
 #include "ops.h"
 #include "verify.h"
 
@@ -55,6 +57,23 @@ void Trace::require_active(const std::source_location& where) const {
         "this value is used after the step function that made it has ended; make values inside the step "
         "function",
         where);
+}
+
+void Trace::require_name(std::string_view name, const char* what, const std::source_location& where) const {
+  if (name.empty()) fail(join(what, " needs a name"), where);
+  if (first_non_utf8(name) != std::string_view::npos)
+    fail(join("the name of ", what, " is not UTF-8; rename it"), where);
+}
+
+/// A number becomes an integer only where that changes nothing.
+void Trace::require_fits(const Operand& number, Mem mem, const std::source_location& where) const {
+  if (value_type(mem) != Type::i32) return;
+  const double low = mem == Mem::u8 ? 0 : -2147483648.0, high = mem == Mem::u8 ? 255 : 2147483647;
+  if (number.number_ >= low && number.number_ <= high && number.number_ == std::trunc(number.number_)) return;
+  fail(join("the number ", literal(Type::f64, bits_of(Type::f64, number.number_)), " does not fit ",
+            flexsn::name_of(mem), "; write a whole number from ",
+            low == 0 ? "0 to 255" : "-2147483648 to 2147483647", " or convert with cast"),
+       where);
 }
 
 ir::Graph Trace::run(const std::function<void(Step&)>& step) {
@@ -131,8 +150,15 @@ Value Trace::like(const Operand& operand, double number) {
 
 Type Trace::type_of(const Value& value) { return value.trace_->graph_.at(value.id_).type; }
 
-Value Trace::named(const Value& value, std::string_view name) {
-  value.trace_->graph_.debug[value.id_].name = name;
+Value Trace::named(const Value& value, std::string_view name, const std::source_location& where) {
+  Trace& trace = *value.trace_;
+  trace.require_active(where);
+  trace.require_name(name, "a value", where);
+  if (trace.graph_.at(value.id_).op == Op::argument)
+    trace.fail(
+        join(trace.called(value.id_), " is an argument and keeps its name; name what is computed from it"),
+        where);
+  trace.graph_.debug[value.id_].name = name;
   return value;
 }
 
@@ -140,7 +166,7 @@ Value Trace::named(const Value& value, std::string_view name) {
 
 Value Trace::argument(Argument argument, std::optional<Mem> type, const std::source_location& where) {
   if (!active_) fail("the step function has ended; declare arguments inside it", where);
-  if (argument.name.empty()) fail("an argument needs a name", where);
+  require_name(argument.name, "an argument", where);
   for (const Argument& other : graph_.arguments)
     if (other.name == argument.name)
       fail(join("the name '", argument.name, "' is used twice, first at ", ir::place(graph_, other.location),
@@ -182,13 +208,14 @@ void Trace::next(const Value& state, const Operand& value) {
       fail(join("state ", called(id), " is updated twice, first at ", ir::place(graph_, update.location),
                 "; give it one next value"),
            value.where_);
+  if (!value.value_) require_fits(value, graph_.arguments[graph_.at(id).immediate].mem, value.where_);
   const Id updated = value.value_ ? own(*value.value_, value.where_) : no_id;
   updates_.push_back({id, updated, value.number_, location(value.where_)});
 }
 
 void Trace::output(std::string_view name, const Operand& value) {
   if (!active_) fail("the step function has ended; give outputs inside it", value.where_);
-  if (name.empty()) fail("an output needs a name", value.where_);
+  require_name(name, "an output", value.where_);
   for (const Result& result : graph_.results)
     if (result.name == name)
       fail(join("output '", name, "' is given twice, first at ", ir::place(graph_, result.location),
@@ -196,7 +223,11 @@ void Trace::output(std::string_view name, const Operand& value) {
            value.where_);
   const ir::Location line = location(value.where_);
   Id id = value.value_ ? own(*value.value_, value.where_) : no_id;
-  const Mem mem = id == no_id ? (value.integral_ ? Mem::i32 : float_type()) : memory_[id];
+  const Mem mem = id != no_id       ? memory_[id]
+                  : value.boolean_  ? Mem::b8
+                  : value.integral_ ? Mem::i32
+                                    : float_type();
+  if (id == no_id) require_fits(value, mem, value.where_);
   if (id == no_id) id = add(constant(graph_, value_type(mem), value.number_), mem, line).id_;
   graph_.results.push_back({.gives = Gives::output,
                             .name = std::string(name),
@@ -263,12 +294,14 @@ Mem Trace::common_type(Op op, const Operand* operands, int first, int count,
   std::optional<Mem> mem;
   bool fraction = false, whole = false;
   for (int i = first; i < count; ++i) {
-    if (operands[i].value_) {
-      const Mem own_mem = memory_[own(*operands[i].value_, where)];
-      mem = mem ? promote(*mem, own_mem) : own_mem;
-    } else {
+    std::optional<Mem> own_mem;
+    if (operands[i].value_)
+      own_mem = memory_[own(*operands[i].value_, where)];
+    else if (operands[i].boolean_)
+      own_mem = Mem::b8;
+    else
       (operands[i].integral_ ? whole : fraction) = true;
-    }
+    if (own_mem) mem = mem ? promote(*mem, *own_mem) : *own_mem;
   }
   if (!mem) return fraction ? float_type() : Mem::i32;
   if (fraction && !is_float(*mem)) mem = float_type();
@@ -287,10 +320,7 @@ Mem Trace::common_type(Op op, const Operand* operands, int first, int count,
 Id Trace::operand(const Operand& operand, Mem mem, const std::source_location& where) {
   if (operand.value_) return converted(own(*operand.value_, where), mem, location(where));
   const Type type = value_type(mem);
-  if (type == Type::i32 && operand.number_ != std::trunc(operand.number_))
-    fail(join("the number ", operand.number_,
-              " meets a value of type i32; convert the value with cast(x, Type::f32)"),
-         where);
+  require_fits(operand, mem == Mem::u8 ? Mem::i32 : mem, where);
   return add(constant(graph_, type, operand.number_), mem, location(where)).id_;
 }
 
@@ -332,7 +362,9 @@ Value Trace::apply(Op op, const Operand* operands, int count) {
 Value detail::apply(Op op, const Operand* operands, int count) { return Trace::apply(op, operands, count); }
 
 Type Value::type() const { return Trace::type_of(*this); }
-Value Value::named(std::string_view name) const { return Trace::named(*this, name); }
+Value Value::named(std::string_view name, std::source_location where) const {
+  return Trace::named(*this, name, where);
+}
 
 Value like(const Operand& x, double number) { return Trace::like(x, number); }
 
@@ -402,10 +434,15 @@ ir::Graph Neuron::graph(Mem type) const {
                flexsn::name_of(type), "; give single arguments another type in the step function");
   // Widening a state can widen the update of another one; types only grow, so this ends.
   std::map<std::string, Mem> state_types;
-  for (;;) {
+  for (std::size_t round = 0;; ++round) {
     const auto trace = std::make_shared<Trace>(name_, type, state_types);
     ir::Graph graph = trace->run(step_);
     if (trace->widened().empty()) return graph;
+    // A state widens twice at most: f16, f32, f64.
+    if (round > 2 * graph.arguments.size())
+      user_error(
+          "neuron '", name_,
+          "': the step function declares other states each time it runs; let it do the same each time");
     for (const auto& [name, mem] : trace->widened()) state_types[name] = mem;
   }
 }

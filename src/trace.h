@@ -22,7 +22,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   // What Value, Operand and Step call.
   static Value apply(ir::Op op, const Operand* operands, int count);
   static Type type_of(const Value& value);
-  static Value named(const Value& value, std::string_view name);
+  static Value named(const Value& value, std::string_view name, const std::source_location& where);
   static const Value& value_of(const Operand& operand);
   static Value like(const Operand& operand, double number);
   static const std::source_location& where_of(const Operand& operand) { return operand.where_; }
@@ -54,6 +54,8 @@ class Trace : public std::enable_shared_from_this<Trace> {
 
   [[noreturn]] void fail(const std::string& message, const std::source_location& where) const;
   void require_active(const std::source_location& where) const;
+  void require_name(std::string_view name, const char* what, const std::source_location& where) const;
+  void require_fits(const Operand& number, Mem mem, const std::source_location& where) const;
   ir::Id own(const Value& value, const std::source_location& where) const;
   ir::Location location(const std::source_location& where);
   std::string called(ir::Id id) const;

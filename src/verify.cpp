@@ -89,6 +89,7 @@ class Verifier {
 
   void check_arguments() const {
     std::set<std::string> names;
+    std::set<std::pair<Role, int>> gradients;
     std::size_t argument_nodes = 0;
     for (const Node& node : graph_.nodes) argument_nodes += node.op == Op::argument;
     if (argument_nodes != graph_.arguments.size())
@@ -119,6 +120,9 @@ class Verifier {
                   argument.range.low, ", ", argument.range.high, "]; change the one or the other"),
              argument.location);
       check_gradient_argument(argument);
+      if (argument.of >= 0 && !gradients.emplace(argument.role, argument.of).second)
+        fail(join("gradient '", argument.name, "' is of what another gradient is of already; remove one"),
+             argument.location);
     }
   }
 
@@ -133,14 +137,21 @@ class Verifier {
       fail(join("gradient '", argument.name, "' is of ", of_output ? "an output" : "a state",
                 " that does not exist"),
            argument.location);
-    check_carries_gradient(of_output ? graph_.results[argument.of].mem : graph_.arguments[argument.of].mem,
-                           argument.location);
+    const std::string what =
+        join(of_output ? "output '" : "state '",
+             of_output ? graph_.results[argument.of].name : graph_.arguments[argument.of].name, "'");
+    const Mem mem = of_output ? graph_.results[argument.of].mem : graph_.arguments[argument.of].mem;
+    check_carries_gradient(what, mem, argument.location);
+    if (value_type(argument.mem) != value_type(mem))
+      fail(join("gradient '", argument.name, "' is ", name_of(argument.mem), " but ", what, " is ",
+                name_of(mem), "; a gradient has the type of what it is of"),
+           argument.location);
   }
 
-  void check_carries_gradient(Mem mem, const Location& location) const {
+  void check_carries_gradient(const std::string& what, Mem mem, const Location& location) const {
     const Type type = value_type(mem);
     if (type != Type::f32 && type != Type::f64)
-      fail(join("a value of type ", name_of(mem), " carries no gradient"), location);
+      fail(join(what, " is ", name_of(mem), ", which carries no gradient; remove the gradient"), location);
   }
 
   void check_results() const {
@@ -183,7 +194,7 @@ class Verifier {
     if (result.gives == Gives::grad) {
       if (argument.role == Role::grad_output || argument.role == Role::grad_next)
         fail("a gradient of a gradient is not supported", result.location);
-      check_carries_gradient(argument.mem, result.location);
+      check_carries_gradient(join("'", argument.name, "'"), argument.mem, result.location);
       if (result.mem != gradient_memory(argument))
         fail(join("the gradient of '", argument.name, "' must be ", name_of(gradient_memory(argument)),
                   ", found ", name_of(result.mem)),

@@ -95,16 +95,18 @@ enum class Op : std::uint8_t {
 
 class Trace;
 
-/// A value inside one time step. Ordinary operators and the functions below make new ones.
+/// A value inside one time step. Ordinary operators and the functions below make new ones. A step is traced
+/// once, for all data, so there is no `if` on a value: branch with select(condition, a, b).
 class Value {
  public:
+  // Moving copies, so that a moved value stays usable.
+  Value(const Value&) = default;
+  Value& operator=(const Value&) = default;
+
   /// The value's type inside the step.
   Type type() const;
   /// Gives the value a name for listings and errors; returns it.
-  Value named(std::string_view name) const;
-
-  /// A step is traced once, for all data: branch with select(condition, a, b).
-  explicit operator bool() const = delete;
+  Value named(std::string_view name, std::source_location where = std::source_location::current()) const;
 
  private:
   friend class Trace;
@@ -114,21 +116,26 @@ class Value {
 };
 
 /// An operand of an operator or function: a Value or a number, with the line it was written on.
-/// A number takes the type of the values beside it.
+/// A number takes the type of the values beside it; a fraction beside an integer makes both floats.
 class Operand {
  public:
   Operand(const Value& value, std::source_location where = std::source_location::current())
       : value_(&value), where_(where) {}
+  /// `value` on the line of `beside`.
+  Operand(const Value& value, const Operand& beside) : value_(&value), where_(beside.where_) {}
   template <class Number>
     requires std::is_arithmetic_v<Number>
   Operand(Number number, std::source_location where = std::source_location::current())
-      : number_(static_cast<double>(number)), integral_(std::integral<Number>), where_(where) {}
+      : number_(static_cast<double>(number)),
+        integral_(std::integral<Number>),
+        boolean_(std::same_as<Number, bool>),
+        where_(where) {}
 
  private:
   friend class Trace;
   const Value* value_ = nullptr;
   double number_ = 0;
-  bool integral_ = false;
+  bool integral_ = false, boolean_ = false;
   std::source_location where_;
 };
 
@@ -179,10 +186,10 @@ inline Value operator&&(const Operand& a, const Operand& b) { return bit_and(a, 
 inline Value operator||(const Operand& a, const Operand& b) { return bit_or(a, b); }
 inline Value operator<<(const Operand& a, const Operand& b) { return shift_left(a, b); }
 inline Value operator>>(const Operand& a, const Operand& b) { return shift_right(a, b); }
-inline Value& operator+=(Value& a, const Operand& b) { return a = add(a, b); }
-inline Value& operator-=(Value& a, const Operand& b) { return a = sub(a, b); }
-inline Value& operator*=(Value& a, const Operand& b) { return a = mul(a, b); }
-inline Value& operator/=(Value& a, const Operand& b) { return a = div(a, b); }
+inline Value& operator+=(Value& a, const Operand& b) { return a = add(Operand(a, b), b); }
+inline Value& operator-=(Value& a, const Operand& b) { return a = sub(Operand(a, b), b); }
+inline Value& operator*=(Value& a, const Operand& b) { return a = mul(Operand(a, b), b); }
+inline Value& operator/=(Value& a, const Operand& b) { return a = div(Operand(a, b), b); }
 
 /// `number` as a value of the same type as `x`.
 Value like(const Operand& x, double number);
