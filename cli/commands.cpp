@@ -184,7 +184,7 @@ Outcome list(const Request& request) {
 }
 
 Outcome show(const Request& request) {
-  const std::vector<std::string> stages = {"step", "simplified", "expanded"};
+  const std::vector<std::string> stages = {"step", "simplified", "expanded", "joint"};
   const std::size_t stage = request.stage.empty() ? 0 : choice("--stage", request.stage, stages);
   if (request.canonical && request.locations)
     throw WrongUse(

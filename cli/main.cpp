@@ -76,7 +76,8 @@ class Arguments {
       text(sub, "--dtype", request.dtype, "TYPE",
            "Type a built-in neuron is traced for: f32 (default), f64, f16, bf16");
     if (name == "show") {
-      text(sub, "--stage", request.stage, "STAGE", "step (default), simplified or expanded");
+      text(sub, "--stage", request.stage, "STAGE",
+           "step (default), simplified, expanded, or joint (with gradients)");
       sub.add_flag("--canonical", request.canonical, "Without names: equal texts mean the same neuron");
       sub.add_flag("--locations", request.locations, "With the line each op was written on");
     }

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "expand.h"
+#include "grad.h"
 #include "simplify.h"
 #include "text.h"
 #include "verify.h"
@@ -13,6 +14,10 @@ ir::Graph compile(const ir::Graph& step, Stage stage) {
   if (stage == Stage::step) return step;
   ir::Graph graph = verified(simplify(step), "simplify");
   if (stage == Stage::simplified) return graph;
+  if (stage == Stage::joint) {
+    if (has_gradients(graph)) return graph;
+    return verified(simplify(verified(grad(graph), "grad")), "simplify");
+  }
   graph = verified(expand(graph), "expand");
   return verified(simplify(graph), "simplify");  // what met inside the expansions
 }

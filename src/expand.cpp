@@ -17,7 +17,6 @@ bool has_expanded_row(const Graph& graph) {
 
 Id expand_node(Graph& out, const Node& node) {
   if (node.op == Op::constant || node.op == Op::argument) return out.append(node);
-  if (node.op == Op::with_grad || node.op == Op::detach) return node.operands[0];
   const Row& row = row_of(node.op);
   if (!row.is_expanded()) return out.append(node);
   V operands[max_arity];
@@ -29,7 +28,7 @@ Id expand_node(Graph& out, const Node& node) {
 
 Graph expand(const Graph& graph) {
   // An expansion may be written with rows that expand in turn.
-  Graph current = graph;
+  Graph current = values_only(graph);
   do {
     current = rewrite(current, [](Graph& out, const Node& node) { return expand_node(out, node); });
   } while (has_expanded_row(current));

@@ -233,6 +233,19 @@ std::vector<bool> hoistable(const Graph& graph) {
   return hoisted;
 }
 
+bool has_gradients(const Graph& graph) {
+  return std::any_of(graph.arguments.begin(), graph.arguments.end(), [](const Argument& argument) {
+    return argument.role == Role::grad_output || argument.role == Role::grad_next;
+  });
+}
+
+Graph values_only(const Graph& graph) {
+  const Graph values = rewrite(graph, [](Graph& out, const Node& node) {
+    return node.op == Op::with_grad || node.op == Op::detach ? node.operands[0] : out.append(node);
+  });
+  return without_dead_code(values);
+}
+
 int op_count(const Graph& graph) {
   int count = 0;
   for (const Node& node : graph.nodes) count += node.op != Op::constant && node.op != Op::argument;

@@ -124,6 +124,12 @@ Graph without_dead_code(const Graph& graph);
 /// For each node: does it depend on nothing but constants and parameters that do not change with time?
 std::vector<bool> hoistable(const Graph& graph);
 
+/// Is it a joint graph: do gradients arrive?
+bool has_gradients(const Graph& graph);
+
+/// with_grad and detach replaced by their values, which is all that is left of them after differentiation.
+Graph values_only(const Graph& graph);
+
 /// The number of nodes that are ops.
 int op_count(const Graph& graph);
 

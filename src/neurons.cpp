@@ -105,7 +105,8 @@ struct Firing {
     const Value z = detach_reset ? detach(s) : s;
     if (!v_reset) return h - v_threshold * z;
     // The value is chosen, which no infinity can spoil; the gradient is that of the usual formula.
-    return with_grad(select(s > 0.0, like(h, *v_reset), h), *v_reset * z + (1.0 - z) * h);
+    const Value kept = (1.0 - z) * h;
+    return with_grad(select(s > 0.0, like(h, *v_reset), h), *v_reset == 0 ? kept : *v_reset * z + kept);
   }
 };
 

@@ -1,10 +1,6 @@
-// run: arrays in, arrays out. Everything that can be wrong with the arguments is said here, before anything
-// runs.
-#include <algorithm>
-
+// run: arrays in, arrays out.
+#include "bind.h"
 #include "compile.h"
-#include "error.h"
-#include "interpret.h"
 
 namespace flexsn {
 
@@ -12,211 +8,37 @@ using namespace ir;
 
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
-std::string text_of(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
+/// Room in `results` for one result of a run, and the target that fills it.
+Target target(const Graph& graph, const Result& result, const Binding& binding, bool state_sequences,
+              Results& results) {
+  const bool output = result.gives == Gives::output, sequence = output || state_sequences;
+  Shape shape = binding.shape();
+  if (sequence) shape.insert(shape.begin(), binding.steps());
+  Array& array = output ? results.outputs[result.name] : results.states[graph.arguments[result.of].name];
+  array = Array(result.mem, std::move(shape));
+  if (sequence) return {.sequence = array.bytes.data(), .row_stride = binding.elements()};
+  return {.last = array.bytes.data()};
 }
-
-std::string_view word_of(Role role) {
-  return role == Role::input ? "input" : role == Role::state ? "state" : "param";
-}
-
-class Runner {
- public:
-  Runner(const Graph& graph, const Arguments& arguments) : graph_(graph), arguments_(arguments) {
-    for (const Argument& argument : graph.arguments)
-      if (argument.role != Role::input && argument.role != Role::state && argument.role != Role::param)
-        fail("a graph with gradients cannot be run forward; run the step it was made from");
-    check_names(Role::input, arguments.inputs);
-    check_names(Role::state, arguments.states);
-    check_names(Role::param, arguments.params);
-    find_shape();
-  }
-
-  Results run() {
-    scan_.steps = steps_;
-    scan_.elements = elements_;
-    scan_.first_step = arguments_.first_step;
-    for (const Argument& argument : graph_.arguments) scan_.sources.push_back(source(argument));
-    Results results;
-    for (const Result& result : graph_.results) scan_.targets.push_back(target(result, results));
-    interpret(graph_, scan_);
-    return results;
-  }
-
- private:
-  template <class... Parts>
-  [[noreturn]] void fail(const Parts&... parts) const {
-    user_error("neuron '", graph_.name, "': ", parts...);
-  }
-
-  const std::map<std::string, Array>& given(Role role) const {
-    return role == Role::input   ? arguments_.inputs
-           : role == Role::state ? arguments_.states
-                                 : arguments_.params;
-  }
-
-  void check_names(Role role, const std::map<std::string, Array>& arrays) const {
-    std::vector<std::string> names;
-    for (const Argument& argument : graph_.arguments)
-      if (argument.role == role) names.push_back(argument.name);
-    for (const auto& [name, array] : arrays)
-      if (std::find(names.begin(), names.end(), name) == names.end())
-        fail("there is no ", word_of(role), " '", name, "'", did_you_mean(name, names),
-             names.empty() ? join("; the neuron has no ", word_of(role)) : "");
-  }
-
-  void check_type(const Argument& argument, const Array& array) const {
-    if (array.type != argument.mem)
-      fail(word_of(argument.role), " '", argument.name, "' must be ", name_of(argument.mem), ", found ",
-           name_of(array.type), "; convert the array, or trace the neuron for another type");
-    if (array.bytes.size() != static_cast<std::size_t>(array.size()) * size_of(array.type))
-      fail(word_of(argument.role), " '", argument.name, "' has ", array.bytes.size(),
-           " bytes, but its shape ", text_of(array.shape), " needs ",
-           static_cast<std::size_t>(array.size()) * size_of(array.type));
-  }
-
-  /// T and the step's shape come from the inputs, else from what the caller says.
-  void find_shape() {
-    std::optional<std::int64_t> steps = arguments_.steps;
-    std::optional<Shape> shape = arguments_.shape;
-    if (steps && *steps < 0) fail("the number of steps must not be negative, found ", *steps);
-    for (const Argument& argument : graph_.arguments) {
-      if (argument.role != Role::input) continue;
-      const auto found = arguments_.inputs.find(argument.name);
-      if (found == arguments_.inputs.end())
-        fail("input '", argument.name, "' is missing; give an array of shape [T, step shape]");
-      const Array& array = found->second;
-      check_type(argument, array);
-      if (array.shape.empty())
-        fail("input '", argument.name, "' has no time dimension; its shape must be [T, step shape]");
-      const Shape step(array.shape.begin() + 1, array.shape.end());
-      if (steps && *steps != array.shape[0])
-        fail("input '", argument.name, "' has ", array.shape[0], " steps, but ", *steps,
-             " are expected; all sequences of a run have one length");
-      if (shape && *shape != step)
-        fail("input '", argument.name, "' has the step shape ", text_of(step), ", but ", text_of(*shape),
-             " is expected; all inputs of a run have one shape");
-      steps = array.shape[0];
-      shape = step;
-    }
-    if (!steps) fail("it has no input, so the number of steps must be given (Arguments::steps)");
-    if (!shape && !arguments_.states.empty()) shape = arguments_.states.begin()->second.shape;
-    if (!shape) fail("it has no input, so the step's shape must be given (Arguments::shape)");
-    steps_ = *steps;
-    shape_ = *shape;
-    elements_ = 1;
-    for (std::int64_t dim : shape_) {
-      if (dim < 0) fail("the step's shape ", text_of(shape_), " must not be negative");
-      if (__builtin_mul_overflow(elements_, dim, &elements_))
-        fail("the step's shape ", text_of(shape_), " has too many elements");
-    }
-  }
-
-  Source source(const Argument& argument) {
-    const auto& arrays = given(argument.role);
-    const auto found = arrays.find(argument.name);
-    if (found == arrays.end() && argument.role == Role::param && !argument.has_default)
-      fail("param '", argument.name,
-           "' is missing and has no default; give an array that broadcasts to the step's shape");
-    if (found == arrays.end()) {
-      const Array& standing =
-          *defaults_.emplace_back(std::make_unique<Array>(argument.mem, Shape{1}, argument.initial));
-      return {.mem = argument.mem, .data = standing.bytes.data(), .map = Map::scalar};
-    }
-    const Array& array = found->second;
-    check_type(argument, array);
-    if (argument.role == Role::input)
-      return {.mem = argument.mem, .data = array.bytes.data(), .row_stride = elements_};
-    if (argument.role == Role::state) {
-      if (array.shape != shape_)
-        fail("state '", argument.name, "' has shape ", text_of(array.shape), ", but the step's shape is ",
-             text_of(shape_), "; reset the state (leave it out to start from its initial value)");
-      return {.mem = argument.mem, .data = array.bytes.data()};
-    }
-    check_range(argument, array);
-    return param_source(argument, array);
-  }
-
-  void check_range(const Argument& argument, const Array& array) const {
-    for (std::int64_t n = 0; n < array.size(); ++n)
-      if (array[n] < argument.range.low || array[n] > argument.range.high)
-        fail("param '", argument.name, "' has the value ", array[n], ", which is outside its range [",
-             argument.range.low, ", ", argument.range.high, "]");
-  }
-
-  /// A parameter broadcasts to the step's shape from the right; a per-step one has T in front.
-  Source param_source(const Argument& argument, const Array& array) {
-    Shape shape = array.shape;
-    if (argument.per_step) {
-      if (shape.empty() || shape[0] != steps_)
-        fail("param '", argument.name, "' changes with time, so its shape must start with T = ", steps_,
-             ", found ", text_of(shape));
-      shape.erase(shape.begin());
-    }
-    bool fits = shape.size() <= shape_.size();
-    for (std::size_t i = 1; fits && i <= shape.size(); ++i)
-      fits = shape[shape.size() - i] == 1 || shape[shape.size() - i] == shape_[shape_.size() - i];
-    if (!fits)
-      fail("param '", argument.name, "' has shape ", text_of(shape),
-           ", which does not broadcast to the step's shape ", text_of(shape_),
-           "; each dimension, counted from the right, must be 1 or equal");
-    std::int64_t row = 1;
-    for (std::int64_t dim : shape) row *= dim;
-    Source source{.mem = argument.mem, .data = array.bytes.data(), .row_stride = argument.per_step ? row : 0};
-    if (row == elements_ && shape == shape_) return source;
-    source.map = row == 1 ? Map::scalar : Map::indexed;
-    if (source.map == Map::indexed) source.indices = indices(shape).data();
-    return source;
-  }
-
-  /// Where each element of the step finds its entry in a parameter of this shape.
-  const std::vector<std::int64_t>& indices(const Shape& shape) {
-    std::vector<std::int64_t>& table = *indices_.emplace_back(
-        std::make_unique<std::vector<std::int64_t>>(static_cast<std::size_t>(elements_)));
-    for (std::int64_t n = 0; n < elements_; ++n) {
-      std::int64_t rest = n, index = 0, stride = 1;
-      for (std::size_t i = 1; i <= shape.size(); ++i) {
-        const std::int64_t dim = shape[shape.size() - i];
-        const std::int64_t step = shape_[shape_.size() - i];
-        index += dim == 1 ? 0 : rest % step * stride;
-        rest /= step;
-        stride *= dim;
-      }
-      table[static_cast<std::size_t>(n)] = index;
-    }
-    return table;
-  }
-
-  Target target(const Result& result, Results& results) const {
-    const bool output = result.gives == Gives::output;
-    const bool sequence = output || arguments_.state_sequences;
-    Shape shape = shape_;
-    if (sequence) shape.insert(shape.begin(), steps_);
-    Array& array = output ? results.outputs[result.name] : results.states[graph_.arguments[result.of].name];
-    array = Array(result.mem, std::move(shape));
-    if (sequence) return {.sequence = array.bytes.data(), .row_stride = elements_};
-    return {.last = array.bytes.data()};
-  }
-
-  const Graph& graph_;
-  const Arguments& arguments_;
-  Scan scan_;
-  Shape shape_;
-  std::int64_t steps_ = 0, elements_ = 0;
-  std::vector<std::unique_ptr<Array>> defaults_;
-  std::vector<std::unique_ptr<std::vector<std::int64_t>>> indices_;
-};
 
 }  // namespace
 
 Results run(const Neuron& neuron, const Arguments& arguments) {
   // The passes keep every bit, and what only gradients need is gone.
   const Graph graph = compile(neuron.graph(arguments.type), Stage::expanded);
-  return Runner(graph, arguments).run();
+  if (has_gradients(graph))
+    user_error("neuron '", graph.name,
+               "': a graph with gradients cannot be run forward; run the step it was made from");
+  Binding binding(graph, arguments);
+  Scan scan;
+  scan.steps = binding.steps();
+  scan.elements = binding.elements();
+  scan.first_step = arguments.first_step;
+  for (const Argument& argument : graph.arguments) scan.sources.push_back(binding.source(argument));
+  Results results;
+  for (const Result& result : graph.results)
+    scan.targets.push_back(target(graph, result, binding, arguments.state_sequences, results));
+  interpret(graph, scan);
+  return results;
 }
 
 }  // namespace flexsn

@@ -177,7 +177,9 @@ TEST_F(Cli, ShowReadsBackWhatItPrints) {
       if (entry.path().extension() == ".fsn") neurons.push_back(entry.path().string());
   ASSERT_GT(neurons.size(), 10u);
   for (const std::string& neuron : neurons) {
-    for (const char* stage : {"step", "simplified", "expanded"}) {
+    const bool in_corpus = neuron.starts_with(corpus);  // where some carry no gradient
+    for (const char* stage : {"step", "simplified", "expanded", "joint"}) {
+      if (in_corpus && std::string_view(stage) == "joint") continue;
       const std::string text = output({"show", neuron, "--stage", stage});
       const std::string canonical = output({"show", neuron, "--stage", stage, "--canonical"});
       EXPECT_EQ(output({"show", "-", "--canonical"}, text), canonical) << neuron << " " << stage;
@@ -190,6 +192,8 @@ TEST_F(Cli, ShowReadsBackWhatItPrints) {
 }
 
 TEST_F(Cli, ShowFollowsItsOptions) {
+  EXPECT_NE(output({"show", "lif", "--stage", "joint"}).find("grad of x = "), std::string::npos);
+  expect_error(1, {"show", corpus + "/integers.fsn", "--stage", "joint"}, "can carry a gradient");
   EXPECT_NE(output({"show", "lif", "--dtype", "f64"}).find("input x : f64"), std::string::npos);
   EXPECT_NE(output({"show", "lif", "--dtype=bf16"}).find("round_bf16"), std::string::npos);
   EXPECT_NE(output({"show", "lif", "--stage", "expanded"}).find("neuron lif expanded {"), std::string::npos);
@@ -398,8 +402,9 @@ TEST_F(Cli, WrongCommandsAndOptions) {
 
 TEST_F(Cli, WrongValues) {
   expect_error(2, {"list", "op"}, "must be ops, neurons or targets, found 'op' (did you mean 'ops'?)");
-  expect_error(2, {"show", "lif", "--stage", "expnded"},
-               "--stage must be step, simplified or expanded, found 'expnded' (did you mean 'expanded'?)");
+  expect_error(
+      2, {"show", "lif", "--stage", "expnded"},
+      "--stage must be step, simplified, expanded or joint, found 'expnded' (did you mean 'expanded'?)");
   expect_error(2, {"show", "lif", "--dtype", "fp16"},
                "--dtype must be f32, f64, f16 or bf16, found 'fp16' (did you mean 'f16'?)");
   expect_error(2, {"explain", "lif", "--dtype", "i32"}, "--dtype must be f32, f64, f16 or bf16, found 'i32'");

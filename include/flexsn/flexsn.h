@@ -307,8 +307,8 @@ std::vector<TargetInfo> target_list();
 
 // ---- what can be done with a neuron ----------------------------------------------------------------
 
-/// How far a neuron has gone down the pipeline.
-enum class Stage : std::uint8_t { step, simplified, expanded };
+/// How far a neuron has gone down the pipeline; joint is the simplified step with all gradients.
+enum class Stage : std::uint8_t { step, simplified, expanded, joint };
 
 /// How a neuron is shown. The canonical form has no names and no locations: equal texts mean the
 /// same neuron.
@@ -339,6 +339,23 @@ struct Results {
 
 /// Runs the neuron over time in the interpreter, which defines what every backend computes.
 Results run(const Neuron& neuron, const Arguments& arguments);
+
+/// Gradients that arrive at a run's results; what is absent takes part in no sum.
+struct Arriving {
+  std::map<std::string, Array> outputs = {};  ///< [T, step shape]
+  std::map<std::string, Array> states = {};   ///< of the last states; with state_sequences [T, step shape]
+};
+/// Gradients of a run's arguments. Those of parameters have the shape the parameter was given with, and are
+/// summed in one order that depends on the shapes alone (docs/internals.md).
+struct Gradients {
+  std::map<std::string, Array> inputs = {};  ///< [T, step shape]
+  std::map<std::string, Array> states = {};  ///< step shape, of the first states: f32 or f64
+  std::map<std::string, Array> params = {};
+};
+/// Runs the neuron backward through time in the interpreter. `wanted` names the inputs, states and parameters
+/// whose gradients are wanted; nothing there means all that can carry one.
+Gradients run_backward(const Neuron& neuron, const Arguments& arguments, const Arriving& arriving,
+                       const std::vector<std::string>& wanted = {});
 
 /// What a run will do: arguments, ops a step, what is computed once a call, traffic.
 struct Explanation {

@@ -1,0 +1,164 @@
+// run_backward: arrays in, gradients out.
+#include <algorithm>
+
+#include "backward.h"
+#include "bind.h"
+#include "grad.h"
+#include "reduce.h"
+#include "simplify.h"
+#include "verify.h"
+
+namespace flexsn {
+
+using namespace ir;
+
+namespace {
+
+bool carries_gradient(Mem mem) { return value_type(mem) == Type::f32 || value_type(mem) == Type::f64; }
+
+/// What is asked for, as flags for each argument and result of the step.
+GradRequest request_for(const Graph& step, const Arriving& arriving, const std::vector<std::string>& wanted) {
+  const auto fail = [&](const auto&... parts) { user_error("neuron '", step.name, "': ", parts...); };
+  if (arriving.outputs.empty() && arriving.states.empty())
+    fail("no gradient arrives; give one of an output or of a state");
+  GradRequest request;
+  request.arguments.emplace();
+  std::vector<std::string> names;
+  for (const Argument& argument : step.arguments) {
+    names.push_back(argument.name);
+    const bool named = std::find(wanted.begin(), wanted.end(), argument.name) != wanted.end();
+    request.arguments->push_back(wanted.empty() ? carries_gradient(argument.mem) : named);
+  }
+  for (const std::string& name : wanted)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail("there is no argument '", name, "' to take a gradient of", did_you_mean(name, names));
+  request.results.emplace();
+  std::vector<std::string> outputs;
+  for (const Result& result : step.results) {
+    const bool arrives = result.gives == Gives::output && arriving.outputs.contains(result.name);
+    if (arrives && !carries_gradient(result.mem))
+      fail("output '", result.name, "' is ", name_of(result.mem),
+           " and carries no gradient; leave its gradient out");
+    request.results->push_back(arrives);
+    if (result.gives == Gives::output) outputs.push_back(result.name);
+  }
+  for (const auto& [name, array] : arriving.outputs)
+    if (std::find(outputs.begin(), outputs.end(), name) == outputs.end())
+      fail("there is no output '", name, "' for a gradient to arrive at", did_you_mean(name, outputs));
+  for (const auto& [name, array] : arriving.states)
+    if (std::none_of(step.arguments.begin(), step.arguments.end(),
+                     [&](const Argument& a) { return a.role == Role::state && a.name == name; }))
+      fail("there is no state '", name, "' for a gradient to arrive at", did_you_mean(name, names));
+  return request;
+}
+
+class BackwardRun {
+ public:
+  BackwardRun(const Graph& step, const Graph& joint, const Arguments& arguments, const Arriving& arriving)
+      : joint_(joint), arguments_(arguments), arriving_(arriving), binding_(step, arguments) {}
+
+  Gradients run() {
+    scan_.steps = binding_.steps();
+    scan_.elements = binding_.elements();
+    scan_.first_step = arguments_.first_step;
+    for (const Argument& argument : joint_.arguments) bind(argument);
+    rooms_.resize(joint_.results.size());
+    for (std::size_t i = 0; i < joint_.results.size(); ++i) scan_.gradients.push_back(room(i));
+    interpret_backward(joint_, scan_);
+    Gradients gradients;
+    for (std::size_t i = 0; i < joint_.results.size(); ++i)
+      if (joint_.results[i].gives == Gives::grad) give(i, gradients);
+    return gradients;
+  }
+
+ private:
+  void bind(const Argument& argument) {
+    Source source, last;
+    if (argument.role == Role::grad_output) {
+      const Result& output = joint_.results[argument.of];
+      source = binding_.given(join("the gradient of output '", output.name, "'"), argument.mem,
+                              arriving_.outputs.at(output.name), true);
+    } else if (argument.role == Role::grad_next) {
+      const Argument& state = joint_.arguments[argument.of];
+      const auto found = arriving_.states.find(state.name);
+      if (found != arriving_.states.end()) {
+        const std::string what = join("the gradient of state '", state.name, "'");
+        // At a sequence of states gradients have the state's own type, at the last state the type they are
+        // carried in.
+        const Mem mem = arguments_.state_sequences ? state.mem : argument.mem;
+        (arguments_.state_sequences ? source : last) =
+            binding_.given(what, mem, found->second, arguments_.state_sequences);
+      }
+    } else {
+      source = binding_.source(argument);
+    }
+    scan_.sources.push_back(source);
+    scan_.last.push_back(last);
+  }
+
+  void* room(std::size_t index) {
+    const Result& result = joint_.results[index];
+    if (result.gives != Gives::grad) return nullptr;
+    const Argument& argument = joint_.arguments[result.of];
+    Shape shape = binding_.shape();
+    if (argument.role == Role::input || argument.per_step) shape.insert(shape.begin(), binding_.steps());
+    rooms_[index] = Array(result.mem, shape);
+    return rooms_[index].bytes.data();
+  }
+
+  void give(std::size_t index, Gradients& gradients) {
+    const Argument& argument = joint_.arguments[joint_.results[index].of];
+    if (argument.role == Role::input) gradients.inputs[argument.name] = std::move(rooms_[index]);
+    if (argument.role == Role::state) gradients.states[argument.name] = std::move(rooms_[index]);
+    if (argument.role != Role::param) return;
+    gradients.params[argument.name] = value_type(argument.mem) == Type::f64
+                                          ? reduced<double>(rooms_[index], argument)
+                                          : reduced<float>(rooms_[index], argument);
+  }
+
+  /// The gradient of a parameter in the parameter's own shape and type.
+  template <class F>
+  Array reduced(const Array& array, const Argument& argument) const {
+    const Shape shape = binding_.param_shape(argument);
+    Shape given = shape;
+    if (argument.per_step) given.insert(given.begin(), binding_.steps());
+    Array out(argument.mem, given);
+    const std::int64_t rows = argument.per_step ? binding_.steps() : 1;
+    const std::int64_t row_size = rows > 0 ? out.size() / rows : 0;
+    const bool empty = binding_.steps() == 0 || binding_.elements() == 0;
+    for (std::int64_t row = 0; row < rows && !empty; ++row) {
+      std::vector<F> values(static_cast<std::size_t>(binding_.elements()));
+      std::memcpy(values.data(),
+                  array.bytes.data() + static_cast<std::size_t>(row) * values.size() * sizeof(F),
+                  values.size() * sizeof(F));
+      const std::vector<F> sums = reduce(std::move(values), binding_.shape(), shape);
+      store(argument.mem, sums.data(),
+            out.bytes.data() + static_cast<std::size_t>(row * row_size) * size_of(argument.mem), row_size);
+    }
+    return out;
+  }
+
+  const Graph& joint_;
+  const Arguments& arguments_;
+  const Arriving& arriving_;
+  Binding binding_;
+  BackwardScan scan_;
+  std::vector<Array> rooms_;
+};
+
+}  // namespace
+
+Gradients run_backward(const Neuron& neuron, const Arguments& arguments, const Arriving& arriving,
+                       const std::vector<std::string>& wanted) {
+  const Graph step = verified(simplify(neuron.graph(arguments.type)), "simplify");
+  const Graph joint = verified(grad(step, request_for(step, arriving, wanted)), "grad");
+  Gradients gradients = BackwardRun(step, joint, arguments, arriving).run();
+  if (wanted.empty()) return gradients;
+  // States that only pass gradients on were computed too, but not asked for.
+  std::erase_if(gradients.states, [&](const auto& item) {
+    return std::find(wanted.begin(), wanted.end(), item.first) == wanted.end();
+  });
+  return gradients;
+}
+
+}  // namespace flexsn

@@ -1,0 +1,488 @@
+// Gradients of a step and through time: against formulas, central differences, a naive tape, and themselves.
+#include "grad.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backward.h"
+#include "build.h"
+#include "ops.h"
+#include "random.h"
+#include "reduce.h"
+#include "simplify.h"
+#include "text.h"
+#include "verify.h"
+
+namespace flexsn {
+namespace {
+
+using namespace ir;
+
+/// Two inputs, three states, a parameter for all, one for each channel and one for each step: smooth.
+const Neuron smooth = neuron("smooth", [](Step& s) {
+  auto x = s.input("x"), y = s.input("y");
+  auto a = s.state("a", 0.1), b = s.state("b"), c = s.state("c", -0.2);
+  auto tau = s.param("tau", 2), gain = s.param("gain", 1), drive = s.step_param("drive", 1);
+  auto h = a + (x * drive - a) / tau;
+  auto u = tanh(h * gain + b);
+  s.next(a, 0.8 * u + 0.1 * y * c);
+  s.next(b, sigmoid(b - u));
+  s.next(c, sin(c + x));
+  s.output("u", u);
+  s.output("v", u * u + b);
+});
+
+constexpr std::int64_t steps = 5, channels = 3, elements = 2 * channels;
+
+Array random_array(std::vector<std::int64_t> shape, Random& random, Mem type, double low = -1,
+                   double high = 1) {
+  Array array(type, std::move(shape));
+  for (std::int64_t n = 0; n < array.size(); ++n) array.set(n, random.uniform(low, high));
+  return array;
+}
+
+struct Case {
+  Arguments arguments;
+  Arriving arriving;
+};
+
+Case random_case(Mem type, bool sequences, std::uint64_t seed) {
+  Random random(seed);
+  Case c;
+  c.arguments.type = type;
+  c.arguments.state_sequences = sequences;
+  for (const char* name : {"x", "y"})
+    c.arguments.inputs[name] = random_array({steps, 2, channels}, random, type);
+  for (const char* name : {"a", "b", "c"})
+    c.arguments.states[name] = random_array({2, channels}, random, type);
+  c.arguments.params["tau"] = random_array({}, random, type, 1.5, 2.5);
+  c.arguments.params["gain"] = random_array({channels}, random, type);
+  c.arguments.params["drive"] = random_array({steps, 2, 1}, random, type);
+  for (const char* name : {"u", "v"})
+    c.arriving.outputs[name] = random_array({steps, 2, channels}, random, type);
+  std::vector<std::int64_t> shape = {2, channels};
+  if (sequences) shape.insert(shape.begin(), steps);
+  for (const char* name : {"a", "b", "c"}) c.arriving.states[name] = random_array(shape, random, type);
+  return c;
+}
+
+/// The sum of all results, each weighted by the gradient that arrives at it.
+double loss(const Neuron& neuron, const Case& c) {
+  const Results results = run(neuron, c.arguments);
+  double sum = 0;
+  for (const auto& [name, weights] : c.arriving.outputs)
+    for (std::int64_t n = 0; n < weights.size(); ++n) sum += weights[n] * results.outputs.at(name)[n];
+  for (const auto& [name, weights] : c.arriving.states)
+    for (std::int64_t n = 0; n < weights.size(); ++n) sum += weights[n] * results.states.at(name)[n];
+  return sum;
+}
+
+void expect_differences(const Neuron& neuron, Case c) {
+  const Gradients gradients = run_backward(neuron, c.arguments, c.arriving);
+  const auto compare = [&](std::map<std::string, Array>& arrays, const std::map<std::string, Array>& found) {
+    for (auto& [name, array] : arrays) {
+      ASSERT_TRUE(found.contains(name)) << name;
+      ASSERT_EQ(found.at(name).shape, array.shape) << name;
+      for (std::int64_t n = 0; n < array.size(); ++n) {
+        const double value = array[n], step = 1e-6;
+        array.set(n, value + step);
+        const double above = loss(neuron, c);
+        array.set(n, value - step);
+        const double below = loss(neuron, c);
+        array.set(n, value);
+        EXPECT_NEAR(found.at(name)[n], (above - below) / (2 * step), 1e-7) << name << " " << n;
+      }
+    }
+  };
+  compare(c.arguments.inputs, gradients.inputs);
+  compare(c.arguments.states, gradients.states);
+  compare(c.arguments.params, gradients.params);
+}
+
+TEST(Grad, AgreesWithCentralDifferencesThroughTime) {
+  expect_differences(smooth, random_case(Mem::f64, false, 1));
+  expect_differences(smooth, random_case(Mem::f64, true, 2));
+}
+
+TEST(Grad, AbsentGradientsAreZeroInEffect) {
+  for (const char* only : {"u", "v"}) {
+    Case c = random_case(Mem::f64, false, 3);
+    const Array kept = c.arriving.outputs.at(only);
+    c.arriving = {};
+    c.arriving.outputs[only] = kept;
+    expect_differences(smooth, c);
+  }
+  for (const char* only : {"a", "b", "c"}) {
+    Case c = random_case(Mem::f64, true, 4);
+    const Array kept = c.arriving.states.at(only);
+    c.arriving = {};
+    c.arriving.states[only] = kept;
+    expect_differences(smooth, c);
+  }
+}
+
+TEST(Grad, LifFollowsTheFormula) {
+  // Hard reset, not detached: g_h = (g_s + g_v (v_reset - h)) sigma' + g_v (1 - s).
+  Case c;
+  c.arguments.type = Mem::f64;
+  constexpr int count = 30;
+  c.arguments.inputs["x"] = Array(Mem::f64, {count, 1});
+  c.arriving.outputs["s"] = Array(Mem::f64, {count, 1});
+  Random random(5);
+  for (int t = 0; t < count; ++t) {
+    c.arguments.inputs["x"].set(t, random.uniform(0, 3));
+    c.arriving.outputs["s"].set(t, random.uniform(-1, 1));
+  }
+  c.arriving.states["v"] = Array(Mem::f64, {1}, 0.7);
+  for (const bool detached : {false, true}) {
+    const Neuron lif =
+        neuron_named(detached ? "lif:tau=3,v_reset=-0.1,detach_reset=true" : "lif:tau=3,v_reset=-0.1");
+    const Gradients found = run_backward(lif, c.arguments, c.arriving);
+    std::vector<double> h(count), s(count);
+    double v = -0.1;
+    for (int t = 0; t < count; ++t) {
+      h[t] = v + (c.arguments.inputs["x"][t] - (v + 0.1)) / 3;
+      s[t] = h[t] >= 1;
+      v = s[t] != 0 ? -0.1 : h[t];
+    }
+    double carry = 0.7;
+    for (int t = count - 1; t >= 0; --t) {
+      const double sg = 1 / (1 + std::exp(-4 * (h[t] - 1))), slope = 4 * sg * (1 - sg);
+      const double through_spike = c.arriving.outputs["s"][t] + (detached ? 0 : carry * (-0.1 - h[t]));
+      const double g = through_spike * slope + carry * (1 - s[t]);
+      EXPECT_NEAR(found.inputs.at("x")[t], g / 3, 1e-13);
+      carry = g * (1 - 1.0 / 3);
+    }
+    EXPECT_NEAR(found.states.at("v")[0], carry, 1e-13);
+  }
+}
+
+/// All steps in one graph of one element: what a tape that records every op of the loop would hold.
+Graph unrolled(const Graph& step) {
+  Graph tape;
+  tape.name = step.name;
+  std::map<int, Id> states, params;
+  const auto input = [&](const Argument& argument, const std::string& name) {
+    return add_argument(tape, {.role = Role::input, .name = name, .mem = argument.mem}).id;
+  };
+  for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+    const Argument& argument = step.arguments[i];
+    if (argument.role == Role::state) states[static_cast<int>(i)] = input(argument, argument.name);
+    if (argument.role == Role::param && !argument.per_step)
+      params[static_cast<int>(i)] = input(argument, argument.name);
+  }
+  for (std::int64_t t = 0; t < steps; ++t) {
+    std::vector<Id> moved(step.nodes.size());
+    for (std::size_t id = 0; id < step.nodes.size(); ++id) {
+      Node node = step.nodes[id];
+      for (Id& operand : node.operands)
+        if (operand != no_id) operand = moved[operand];
+      const int index = static_cast<int>(node.immediate);
+      if (node.op != Op::argument)
+        moved[id] = tape.append(node);
+      else if (states.contains(index))
+        moved[id] = states[index];
+      else if (params.contains(index))
+        moved[id] = params[index];
+      else
+        moved[id] = input(step.arguments[index], step.arguments[index].name + std::to_string(t));
+    }
+    for (const Result& result : step.results) {
+      if (result.gives == Gives::output)
+        tape.results.push_back({.gives = Gives::output,
+                                .name = result.name + std::to_string(t),
+                                .mem = result.mem,
+                                .value = moved[result.value]});
+      else
+        states[result.of] = moved[result.value];
+    }
+  }
+  for (const auto& [index, id] : states)
+    tape.results.push_back({.gives = Gives::output,
+                            .name = "last_" + step.arguments[index].name,
+                            .mem = step.arguments[index].mem,
+                            .value = id});
+  return tape;
+}
+
+/// The tape played backward: an input for the gradient of each output, an output for that of each input.
+Graph played_back(Graph tape) {
+  const std::size_t recorded = tape.nodes.size(), inputs = tape.arguments.size(),
+                    outputs = tape.results.size();
+  std::vector<V> gradients(recorded);
+  const auto add = [&](Id id, V gradient) {
+    gradients[id] = gradients[id].exists() ? gradients[id] + gradient : gradient;
+  };
+  for (std::size_t i = 0; i < outputs; ++i) {
+    const Result result = tape.results[i];
+    add(result.value,
+        add_argument(tape, {.role = Role::input, .name = "grad_" + result.name, .mem = result.mem}));
+  }
+  for (Id id = static_cast<Id>(recorded) - 1; id >= 0; --id) {
+    const Node node = tape.at(id);
+    if (!gradients[id].exists() || node.op == Op::argument || node.op == Op::constant ||
+        row_of(node.op).vjp.zero)
+      continue;
+    V operands[max_arity];
+    for (int i = 0; i < row_of(node.op).arity; ++i) operands[i] = {&tape, node.operands[i]};
+    const Grads grads = row_of(node.op).vjp.build(operands, {&tape, id}, gradients[id]);
+    for (int i = 0; i < row_of(node.op).arity; ++i)
+      if (grads.of[i].exists()) add(node.operands[i], grads.of[i]);
+  }
+  tape.results.clear();
+  for (std::size_t i = 0; i < inputs; ++i) {
+    const Argument argument = tape.arguments[i];
+    tape.results.push_back(
+        {.name = "grad_" + argument.name, .mem = argument.mem, .value = gradients[argument.value].id});
+  }
+  return tape;
+}
+
+TEST(Grad, EqualsATapeOfTheWholeLoopBitForBit) {
+  // No node is both an output and a new state, so every sum has the same order on the tape and in the scan.
+  for (const Mem type : {Mem::f32, Mem::f64}) {
+    const Case c = random_case(type, false, 6);
+    const Gradients gradients = run_backward(smooth, c.arguments, c.arriving);
+    const Neuron tape(played_back(unrolled(simplify(smooth.graph(type)))));
+    for (std::int64_t n = 0; n < elements; ++n) {
+      Arguments one{.type = type};
+      const auto give = [&](const std::string& name, const Array& array, std::int64_t index) {
+        one.inputs[name] = Array(type, {1, 1}, std::vector<double>{array[index]});
+      };
+      for (std::int64_t t = 0; t < steps; ++t) {
+        const std::string at = std::to_string(t);
+        for (const char* name : {"x", "y"}) give(name + at, c.arguments.inputs.at(name), t * elements + n);
+        give("drive" + at, c.arguments.params.at("drive"), t * 2 + n / channels);
+        for (const char* name : {"u", "v"})
+          give(std::string("grad_") + name + at, c.arriving.outputs.at(name), t * elements + n);
+      }
+      for (const char* name : {"a", "b", "c"}) {
+        give(name, c.arguments.states.at(name), n);
+        give(std::string("grad_last_") + name, c.arriving.states.at(name), n);
+      }
+      give("tau", c.arguments.params.at("tau"), 0);
+      give("gain", c.arguments.params.at("gain"), n % channels);
+      const Results found = run(tape, one);
+      for (std::int64_t t = 0; t < steps; ++t)
+        for (const std::string name : {"x", "y"})
+          EXPECT_EQ(found.outputs.at("grad_" + name + std::to_string(t))[0],
+                    gradients.inputs.at(name)[t * elements + n])
+              << name << t;
+      for (const std::string name : {"a", "b", "c"})
+        EXPECT_EQ(found.outputs.at("grad_" + name)[0], gradients.states.at(name)[n]) << name;
+    }
+  }
+}
+
+Array rows(const Array& array, std::int64_t from, std::int64_t count) {
+  std::vector<std::int64_t> shape = array.shape;
+  shape[0] = count;
+  Array part(array.type, shape);
+  const std::size_t row = array.bytes.size() / static_cast<std::size_t>(array.shape[0]);
+  std::copy_n(array.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(from) * row),
+              part.bytes.size(), part.bytes.begin());
+  return part;
+}
+
+TEST(Grad, ChunksEqualTheWholeThroughTheCarriedState) {
+  for (const Mem type : {Mem::f32, Mem::f64}) {
+    const Case c = random_case(type, false, 7);
+    const Gradients whole = run_backward(smooth, c.arguments, c.arriving);
+    const auto chunk = [&](std::int64_t from, std::int64_t count,
+                           const std::map<std::string, Array>& states) {
+      Case part = c;
+      for (auto& [name, array] : part.arguments.inputs) array = rows(array, from, count);
+      for (auto& [name, array] : part.arriving.outputs) array = rows(array, from, count);
+      part.arguments.params["drive"] = rows(c.arguments.params.at("drive"), from, count);
+      part.arguments.states = states;
+      part.arguments.first_step = from;
+      return part;
+    };
+    Case first = chunk(0, 2, c.arguments.states);
+    const Case second = chunk(2, 3, run(smooth, first.arguments).states);
+    const Gradients late = run_backward(smooth, second.arguments, second.arriving);
+    first.arriving.states = late.states;
+    const Gradients early = run_backward(smooth, first.arguments, first.arriving);
+    for (const char* name : {"a", "b", "c"})
+      EXPECT_EQ(early.states.at(name).bytes, whole.states.at(name).bytes);
+    for (const char* name : {"x", "y"}) {
+      EXPECT_EQ(early.inputs.at(name).bytes, rows(whole.inputs.at(name), 0, 2).bytes);
+      EXPECT_EQ(late.inputs.at(name).bytes, rows(whole.inputs.at(name), 2, 3).bytes);
+    }
+  }
+}
+
+TEST(Grad, NoStepsPassTheLastStatesGradientOn) {
+  Case c = random_case(Mem::f32, false, 8);
+  for (auto& [name, array] : c.arguments.inputs) array = Array(Mem::f32, {0, 2, channels});
+  for (auto& [name, array] : c.arriving.outputs) array = Array(Mem::f32, {0, 2, channels});
+  c.arguments.params["drive"] = Array(Mem::f32, {0});
+  const Gradients gradients = run_backward(smooth, c.arguments, c.arriving);
+  for (const char* name : {"a", "b", "c"})
+    EXPECT_EQ(gradients.states.at(name).bytes, c.arriving.states.at(name).bytes);
+  EXPECT_EQ(gradients.inputs.at("x").size(), 0);
+  EXPECT_EQ(gradients.params.at("gain").values(), (std::vector<double>{0, 0, 0}));
+  EXPECT_FALSE(std::signbit(gradients.params.at("tau")[0]));
+}
+
+TEST(Grad, OnlyWhatIsWantedIsComputed) {
+  const Graph step = simplify(smooth.graph());
+  const auto wanting = [&](const std::string& name) {
+    GradRequest request;
+    request.arguments.emplace();
+    for (const Argument& argument : step.arguments) request.arguments->push_back(argument.name == name);
+    return simplify(grad(step, request));
+  };
+  const Graph all = simplify(grad(step)), tau = wanting("tau");
+  EXPECT_LT(op_count(tau), op_count(all));
+  // c depends on neither tau nor a state that does, so no gradient is carried for it.
+  for (const Argument& argument : tau.arguments) EXPECT_NE(argument.name, "grad_next_c");
+  const Case c = random_case(Mem::f32, false, 9);
+  const Gradients some = run_backward(smooth, c.arguments, c.arriving, {"tau", "gain"});
+  const Gradients full = run_backward(smooth, c.arguments, c.arriving);
+  EXPECT_TRUE(some.inputs.empty());
+  EXPECT_TRUE(some.states.empty());
+  EXPECT_EQ(some.params.at("tau").bytes, full.params.at("tau").bytes);
+  EXPECT_EQ(some.params.at("gain").bytes, full.params.at("gain").bytes);
+  EXPECT_EQ(some.params.size(), 2u);
+}
+
+TEST(Grad, JointGraphsAreLegalAndKeepTheForwardBits) {
+  for (const NeuronInfo& info : neuron_list()) {
+    for (const Mem type : {Mem::f32, Mem::f64, Mem::f16, Mem::bf16}) {
+      const Graph step = simplify(neuron_named(info.name).graph(type));
+      const Graph joint = grad(step);
+      EXPECT_NO_THROW(verify(joint)) << print(joint);
+      EXPECT_EQ(canonical(forward_of(joint)), canonical(values_only(step)));
+      const Graph again = parse(print(joint), "joint");
+      EXPECT_EQ(canonical(again), canonical(joint));
+      EXPECT_NO_THROW(verify(simplify(joint)));
+    }
+  }
+}
+
+TEST(Grad, CornersOfAStep) {
+  // An output that is an input unchanged, one given twice, a state that does not feed back, an unused input.
+  const Neuron odd = neuron("odd", [](Step& s) {
+    auto x = s.input("x"), unused = s.input("unused"), v = s.state("v"),
+         count = s.state("count", 0, Mem::i32);
+    s.output("same", x);
+    auto y = x * x;
+    s.output("first", y);
+    s.output("second", y);
+    s.next(v, x + 1.0);
+    s.next(count, count + 1);
+  });
+  Case c;
+  c.arguments.inputs["x"] = Array(Mem::f32, {2, 1}, {3, 5});
+  c.arguments.inputs["unused"] = Array(Mem::f32, {2, 1});
+  for (const char* name : {"same", "first", "second"}) c.arriving.outputs[name] = Array(Mem::f32, {2, 1}, 1);
+  c.arriving.states["v"] = Array(Mem::f32, {1}, 10);
+  const Gradients gradients = run_backward(odd, c.arguments, c.arriving);
+  EXPECT_EQ(gradients.inputs.at("x").values(), (std::vector<double>{1 + 2 * 6, 1 + 2 * 10 + 10}));
+  EXPECT_EQ(gradients.inputs.at("unused").values(), (std::vector<double>{0, 0}));
+  EXPECT_EQ(gradients.states.at("v").values(), (std::vector<double>{0}));
+  EXPECT_FALSE(gradients.states.contains("count"));
+}
+
+TEST(Grad, WrongRequestsAreNamed) {
+  const Case c = random_case(Mem::f32, false, 10);
+  const auto error = [&](auto call) {
+    try {
+      call();
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const auto expect = [&](const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
+  };
+  expect(error([&] { run_backward(smooth, c.arguments, {}); }), {"neuron 'smooth'", "no gradient arrives"});
+  expect(error([&] { run_backward(smooth, c.arguments, c.arriving, {"tua"}); }),
+         {"no argument 'tua'", "did you mean 'tau'"});
+  Arriving wrong = c.arriving;
+  wrong.outputs["w"] = wrong.outputs["u"];
+  expect(error([&] { run_backward(smooth, c.arguments, wrong); }), {"no output 'w'"});
+  wrong = c.arriving;
+  wrong.states["d"] = wrong.states["a"];
+  expect(error([&] { run_backward(smooth, c.arguments, wrong); }), {"no state 'd'"});
+  wrong = c.arriving;
+  wrong.outputs["u"] = Array(Mem::f32, {steps, 2});
+  expect(error([&] { run_backward(smooth, c.arguments, wrong); }),
+         {"gradient of output 'u'", "[5, 2]", "[5, 2, 3]"});
+  wrong = c.arriving;
+  wrong.states["a"] = Array(Mem::f64, {2, channels});
+  expect(error([&] { run_backward(smooth, c.arguments, wrong); }),
+         {"gradient of state 'a'", "must be f32, found f64"});
+  const Neuron hard = neuron("hard", [](Step& s) { s.output("z", cast(s.input("x") > 0, Type::f32)); });
+  expect(error([&] { grad(hard.graph()); }),
+         {"neuron 'hard'", "no output and no state can carry a gradient", "with_grad or spike"});
+  const Neuron flag = neuron("flag", [](Step& s) { s.output("z", s.input("x") > 0); });
+  Arguments arguments;
+  arguments.inputs["x"] = Array(Mem::f32, {1, 1});
+  Arriving at_flag;
+  at_flag.outputs["z"] = Array(Mem::b8, {1, 1});
+  expect(error([&] { run_backward(flag, arguments, at_flag); }),
+         {"output 'z' is bool", "carries no gradient"});
+  GradRequest request;
+  request.arguments = {true};
+  expect(error([&] { grad(smooth.graph(), request); }), {"one flag for each of its 8 arguments, found 1"});
+  const Graph joint = grad(simplify(smooth.graph()));
+  expect(error([&] { grad(joint); }), {"already has gradients"});
+}
+
+// ---- the order of sums -------------------------------------------------------------------------------
+
+/// The same tree, made from blocks of `block` elements whose sums are combined afterwards.
+float blocked_sum(const std::vector<float>& values, std::size_t block) {
+  std::vector<float> sums = values;
+  const auto halve = [](std::vector<float> a) {
+    std::vector<float> half((a.size() + 1) / 2);
+    for (std::size_t i = 0; i < half.size(); ++i)
+      half[i] = 2 * i + 1 < a.size() ? a[2 * i] + a[2 * i + 1] : a[2 * i];
+    return half;
+  };
+  std::vector<float> partial;
+  for (std::size_t start = 0; start < sums.size(); start += block) {
+    // A short last block is padded with -0, which no sum can see.
+    std::vector<float> part(block, -0.0f);
+    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(start), std::min(block, sums.size() - start),
+                part.begin());
+    while (part.size() > 1) part = halve(std::move(part));
+    partial.push_back(part[0]);
+  }
+  while (partial.size() > 1) partial = halve(std::move(partial));
+  return partial[0];
+}
+
+TEST(Reduce, BlocksOfAnySizeGiveTheSameBits) {
+  Random random(11);
+  for (const std::int64_t count : {1, 2, 3, 7, 64, 1000, 1023, 4097, 1000003}) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.uniform(-1, 1));
+    const float sum = reduce(values, {count}, {})[0];
+    for (const std::size_t block : {1, 2, 16, 512, 16384})
+      EXPECT_EQ(sum, blocked_sum(values, block)) << count << " by " << block;
+  }
+}
+
+TEST(Reduce, ShapesDecideWhatIsSummed) {
+  std::vector<double> values(24);
+  for (std::size_t n = 0; n < values.size(); ++n) values[n] = static_cast<double>(n);
+  const Shape step = {2, 3, 4};
+  EXPECT_EQ(reduce(values, step, {}), (std::vector<double>{276}));
+  EXPECT_EQ(reduce(values, step, {2, 3, 4}), values);
+  EXPECT_EQ(reduce(values, step, {4}), (std::vector<double>{60, 66, 72, 78}));
+  EXPECT_EQ(reduce(values, step, {3, 1}), (std::vector<double>{60, 92, 124}));
+  EXPECT_EQ(reduce(values, step, {2, 1, 4}), (std::vector<double>{12, 15, 18, 21, 48, 51, 54, 57}));
+  EXPECT_EQ(reduce(values, step, {1, 1, 1}), (std::vector<double>{276}));
+  EXPECT_EQ(reduce(std::vector<double>{}, {0, 3}, {3}), (std::vector<double>{0, 0, 0}));
+  // A dimension of size 1 is neither kept nor summed: [2, 1, 12] is one run of 24.
+  EXPECT_EQ(reduce(values, {2, 1, 12}, {}), reduce(values, {24}, {}));
+}
+
+}  // namespace
+}  // namespace flexsn
