@@ -50,10 +50,13 @@ std::int64_t whole_number(const std::string& option, const std::string& text, st
 }
 
 bool is_file(const std::string& argument) {
+  if (argument == "-" || argument.ends_with(".fsn") || argument.find('/') != std::string::npos) return true;
+  // A file that has the name of a built-in neuron is meant only when it is written with a slash.
+  for (const flexsn::NeuronInfo& info : flexsn::neuron_list())
+    if (argument.substr(0, argument.find(':')) == info.name) return false;
   std::error_code error;
   const auto status = std::filesystem::status(argument, error);
-  return argument == "-" || argument.ends_with(".fsn") || argument.find('/') != std::string::npos ||
-         (std::filesystem::exists(status) && !std::filesystem::is_directory(status));
+  return std::filesystem::exists(status) && !std::filesystem::is_directory(status);
 }
 
 flexsn::Mem type_of(const Request& request) {
@@ -253,7 +256,7 @@ Outcome check(const Request& request) {
     texts.push_back(file ? read_text(argument) : "");
   }
   Json json = Json::array();
-  std::string text;
+  std::string text, complaint;
   std::size_t total = 0, failed = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::string& argument = request.neurons[i];
@@ -265,6 +268,7 @@ Outcome check(const Request& request) {
       list.push_back({{"what", check.what}, {"passed", check.passed}, {"detail", check.detail}});
       all_passed &= check.passed;
       failed += !check.passed;
+      if (!check.passed) complaint += "\n  " + argument + ": " + check.what + ": " + check.detail;
       ++total;
     }
     json.push_back({{"neuron", argument}, {"passed", all_passed}, {"checks", list}});
@@ -275,7 +279,7 @@ Outcome check(const Request& request) {
   Outcome outcome{request.json ? dumped(json) : text};
   if (failed)
     outcome.code = 1,
-    outcome.complaint = std::to_string(failed) + " of " + counted(total, "check") + " failed";
+    outcome.complaint = std::to_string(failed) + " of " + counted(total, "check") + " failed" + complaint;
   return outcome;
 }
 

@@ -1,4 +1,5 @@
 // Arrays: dense memory of one type, read and written through doubles.
+#include "environment.h"
 #include "error.h"
 #include "interpret.h"
 
@@ -14,6 +15,15 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
       user_error("an array's shape has more elements than memory can address");
   }
   return count;
+}
+
+void check_index(const Array& array, std::int64_t index) {
+  if (index < 0 || index >= array.size())
+    user_error("index ", index, " is outside an array of ", array.size(), " elements");
+  const std::size_t needed = static_cast<std::size_t>(array.size()) * size_of(array.type);
+  if (array.bytes.size() != needed)
+    user_error("an array of ", array.size(), " elements has ", array.bytes.size(), " bytes, but needs ",
+               needed, "; set shape and bytes together");
 }
 
 }  // namespace
@@ -41,16 +51,15 @@ Array::Array(Mem element_type, std::vector<std::int64_t> dims, const std::vector
 std::int64_t Array::size() const { return element_count(shape); }
 
 double Array::operator[](std::int64_t index) const {
-  if (index < 0 || index >= size())
-    user_error("index ", index, " is outside an array of ", size(), " elements");
+  check_index(*this, index);
   std::uint64_t bits = 0;
   load(type, bytes.data() + static_cast<std::size_t>(index) * size_of(type), &bits, 1);
   return ir::number_of(value_type(type), bits);
 }
 
 void Array::set(std::int64_t index, double value) {
-  if (index < 0 || index >= size())
-    user_error("index ", index, " is outside an array of ", size(), " elements");
+  check_index(*this, index);
+  const IeeeEnvironment environment;
   const double fitting = type != Mem::u8 || value != value ? value : std::min(std::max(value, 0.0), 255.0);
   const std::uint64_t bits = ir::bits_of(value_type(type), fitting);
   store(type, &bits, bytes.data() + static_cast<std::size_t>(index) * size_of(type), 1);

@@ -132,10 +132,15 @@ Shape Binding::param_shape(const Argument& argument) const {
 }
 
 void Binding::check_range(const Argument& argument, const Array& array) const {
+  const Range& range = argument.range;
+  if (range.low == Range().low && range.high == Range().high) return;
+  // The limits as the parameter's own type has them, so that a limit itself is inside.
+  const double low = Array(argument.mem, {1}, range.low)[0], high = Array(argument.mem, {1}, range.high)[0];
   for (std::int64_t n = 0; n < array.size(); ++n)
-    if (array[n] < argument.range.low || array[n] > argument.range.high)
-      fail("param '", argument.name, "' has the value ", array[n], ", which is outside its range [",
-           argument.range.low, ", ", argument.range.high, "]");
+    if (!(array[n] >= low && array[n] <= high))
+      fail("param '", argument.name, "' has the value ", array[n], " at place ", n,
+           ", which is outside its range [", range.low, ", ", range.high,
+           "]; change the value, or the range where the parameter is declared");
 }
 
 /// A parameter broadcasts to the step's shape from the right; a per-step one has T in front.

@@ -1,12 +1,18 @@
 #include "error.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace flexsn {
 
 void internal_error(const std::string& text, std::source_location where) {
   throw InternalError(join("flexsn internal error: ", text, " (", where.file_name(), ":", where.line(),
                            "); please report it with the neuron that caused it"));
+}
+
+std::string digits_of(double number) {
+  char buffer[64];
+  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, number).ptr);
 }
 
 std::string shortened(std::string text) {

@@ -7,11 +7,20 @@
 
 namespace flexsn {
 
+/// A number with as many digits as tell it from every other.
+std::string digits_of(double number);
+
 /// The arguments printed one after another.
 template <class... Parts>
 std::string join(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  const auto print = [&](const auto& part) {
+    if constexpr (std::is_floating_point_v<std::decay_t<decltype(part)>>)
+      out << digits_of(part);
+    else
+      out << part;
+  };
+  (print(parts), ...);
   return out.str();
 }
 

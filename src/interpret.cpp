@@ -3,11 +3,12 @@
 // A scan takes each block through all of time, so that its values stay in the processor's cache.
 #include "interpret.h"
 
-#include <cfenv>
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
 #include "build.h"
+#include "environment.h"
 #include "error.h"
 #include "ops.h"
 
@@ -20,20 +21,7 @@ namespace {
 constexpr std::int64_t block_size = 512;
 constexpr std::size_t value_bytes = 8;  // the largest value is an f64
 
-/// IEEE defaults (round to nearest, subnormals kept) while alive; then the caller's environment again.
-class IeeeEnvironment {
- public:
-  IeeeEnvironment() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~IeeeEnvironment() { std::fesetenv(&saved_); }
-  IeeeEnvironment(const IeeeEnvironment&) = delete;
-  IeeeEnvironment& operator=(const IeeeEnvironment&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
+std::size_t size_of(Type type) { return type == Type::f64 ? 8 : type == Type::b1 ? 1 : 4; }
 
 /// Where a node's values are; stride 0 means one value for all elements.
 struct Slice {
@@ -43,9 +31,14 @@ struct Slice {
 
 class Frame {
  public:
-  explicit Frame(const Graph& graph)
-      : graph_(graph), slices_(graph.nodes.size()), kernels_(graph.nodes.size()), inner_(graph.nodes.size()) {
-    storage_.resize(graph.nodes.size() * block_size * value_bytes);
+  /// `block` is the largest number of elements that will be evaluated at once.
+  Frame(const Graph& graph, std::int64_t block)
+      : graph_(graph),
+        room_bytes_(static_cast<std::size_t>(block) * value_bytes),
+        slices_(graph.nodes.size()),
+        kernels_(graph.nodes.size()),
+        inner_(graph.nodes.size()) {
+    storage_.resize(graph.nodes.size() * room_bytes_);
     for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
       const Node& node = graph.nodes[id];
       if (node.op == Op::constant) write_constant(static_cast<Id>(id), node);
@@ -56,7 +49,7 @@ class Frame {
       const std::optional<Type> t = type_variable(row, types);
       internal_check(t.has_value(), "the interpreter got an illegal graph");
       if (row.is_expanded())
-        inner_[id] = std::make_unique<Frame>(expansion_of(node.op, *t));
+        inner_[id] = expansion_frame(node.op, *t, block);
       else
         kernels_[id] = row.meaning.kernels[static_cast<int>(*t)];
     }
@@ -65,7 +58,7 @@ class Frame {
   const Graph& graph() const { return graph_; }
   Slice& slice(Id id) { return slices_[id]; }
   /// The node's own room for one block.
-  void* room(Id id) { return storage_.data() + static_cast<std::size_t>(id) * block_size * value_bytes; }
+  void* room(Id id) { return storage_.data() + static_cast<std::size_t>(id) * room_bytes_; }
 
   /// Evaluates one node that has operands.
   void run(Id id, std::int64_t count) {
@@ -80,14 +73,18 @@ class Frame {
       strides[i] = operand.stride;
       uniform &= operand.stride == 0;
     }
-    if (Frame* expansion = inner_[id].get()) {
+    if (Frame* expansion = inner_[id]) {
       for (int i = 0; i < arity; ++i)
         expansion->slice(expansion->graph_.arguments[i].value) = {operands[i], strides[i]};
       for (Id inside = 0; inside < static_cast<Id>(expansion->slices_.size()); ++inside) {
         const Op op = expansion->graph_.at(inside).op;
         if (op != Op::constant && op != Op::argument) expansion->run(inside, count);
       }
-      slices_[id] = expansion->slice(expansion->graph_.results[0].value);
+      // Other nodes use the same frame, so the result is copied out.
+      const Slice& result = expansion->slice(expansion->graph_.results[0].value);
+      std::memcpy(room(id), result.data,
+                  static_cast<std::size_t>(result.stride == 0 ? 1 : count) * size_of(node.type));
+      slices_[id] = {room(id), result.stride};
       return;
     }
     kernels_[id](operands, strides, room(id), uniform ? 1 : count);
@@ -107,14 +104,21 @@ class Frame {
     slices_[id] = {room(id), 0};
   }
 
+  /// One frame serves all nodes of the same row and type.
+  Frame* expansion_frame(Op op, Type t, std::int64_t block) {
+    std::unique_ptr<Frame>& frame = expansions_[{op, t}];
+    if (!frame) frame = std::make_unique<Frame>(expansion_of(op, t), block);
+    return frame.get();
+  }
+
   const Graph& graph_;
+  const std::size_t room_bytes_;
   std::vector<Slice> slices_;
   std::vector<Kernel> kernels_;
-  std::vector<std::unique_ptr<Frame>> inner_;
+  std::map<std::pair<Op, Type>, std::unique_ptr<Frame>> expansions_;
+  std::vector<Frame*> inner_;  ///< for each node of an expanded row
   std::vector<std::byte> storage_;
 };
-
-std::size_t size_of(Type type) { return type == Type::f64 ? 8 : type == Type::b1 ? 1 : 4; }
 
 const std::byte* element(const void* base, Mem mem, std::int64_t index) {
   return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(flexsn::size_of(mem));
@@ -131,7 +135,10 @@ void convert_all(const void* from, void* to, std::int64_t count, Convert convert
 class Scanner {
  public:
   Scanner(const Graph& graph, const Scan& scan)
-      : graph_(graph), scan_(scan), frame_(graph), hoisted_(hoistable(graph)) {
+      : graph_(graph),
+        scan_(scan),
+        frame_(graph, std::clamp<std::int64_t>(scan.elements, 1, block_size)),
+        hoisted_(hoistable(graph)) {
     for (const Result& result : graph.results)
       next_rooms_.emplace_back(result.gives == Gives::next ? block_size * value_bytes : 0);
   }
@@ -312,7 +319,7 @@ std::uint64_t evaluate(Op op, const Type* types, const std::uint64_t* bits) {
   const int arity = row_of(op).arity;
   for (int i = 0; i < arity; ++i) operands[i] = constant_bits(graph, types[i], bits[i]);
   const V result = apply(op, operands, arity);
-  Frame frame(graph);
+  Frame frame(graph, 1);
   frame.run(result.id, 1);
   std::uint64_t out = 0;
   std::memcpy(&out, frame.slice(result.id).data, size_of(result.type()));
@@ -331,16 +338,13 @@ const Graph& expansion_of(Op op, Type t) {
     auto graph = std::make_unique<Graph>();
     graph->name = row.name;
     V operands[max_arity];
-    constexpr Mem memory[] = {Mem::f32, Mem::f64, Mem::i32, Mem::b8};
     for (int i = 0; i < row.arity; ++i)
-      operands[i] = add_argument(*graph, {.role = Role::input,
-                                          .name = join("x", i),
-                                          .mem = memory[static_cast<int>(operand_type(row, i, t))]});
+      operands[i] = add_argument(
+          *graph,
+          {.role = Role::input, .name = join("x", i), .mem = natural_memory(operand_type(row, i, t))});
     const V result = row.meaning.expand(operands);
-    graph->results.push_back({.gives = Gives::output,
-                              .name = "y",
-                              .mem = memory[static_cast<int>(result.type())],
-                              .value = result.id});
+    graph->results.push_back(
+        {.gives = Gives::output, .name = "y", .mem = natural_memory(result.type()), .value = result.id});
     found = std::move(graph);
   }
   return *found;

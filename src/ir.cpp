@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "environment.h"
 #include "error.h"
 #include "ops.h"
 
@@ -66,6 +67,11 @@ Id Graph::append(const Node& node, Debug info) {
   return static_cast<Id>(nodes.size()) - 1;
 }
 
+Mem natural_memory(Type type) {
+  constexpr Mem natural[] = {Mem::f32, Mem::f64, Mem::i32, Mem::b8};
+  return natural[static_cast<int>(type)];
+}
+
 V constant_bits(Graph& graph, Type type, std::uint64_t bits) {
   return {&graph, graph.append({.op = Op::constant, .type = type, .immediate = bits})};
 }
@@ -73,6 +79,7 @@ V constant_bits(Graph& graph, Type type, std::uint64_t bits) {
 V constant(Graph& graph, Type type, double value) { return constant_bits(graph, type, bits_of(type, value)); }
 
 std::uint64_t bits_of(Type type, double value) {
+  const IeeeEnvironment environment;
   switch (type) {
     case Type::f32:
       return std::bit_cast<std::uint32_t>(static_cast<float>(value));

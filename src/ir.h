@@ -84,6 +84,8 @@ struct V {
   bool exists() const { return graph != nullptr; }  // not operator bool: !x builds a bit_not
 };
 
+/// The memory type that holds a value as it is.
+Mem natural_memory(Type type);
 /// Adds a constant with these bits.
 V constant_bits(Graph& graph, Type type, std::uint64_t bits);
 /// Adds a constant, rounded to nearest.

@@ -1,6 +1,7 @@
 // The built-in neurons, each a step function with the options that the command line offers.
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "error.h"
 
@@ -76,6 +77,8 @@ class Options {
       user_error("neuron '", neuron_, "': there is no option '", name, "'", did_you_mean(name, names),
                  "; the options are ", all.empty() ? "none" : all);
     }
+    if (!given_.insert(name).second)
+      user_error("neuron '", neuron_, "': option ", name, " is given twice; give it once");
     values_[name] = assignment.substr(equals + 1);
   }
   [[noreturn]] void fail(const std::string& name, const std::string& expected) const {
@@ -85,6 +88,7 @@ class Options {
 
   std::string neuron_;
   std::map<std::string, std::string> values_;
+  std::set<std::string> given_;
 };
 
 /// Fire at `v_threshold`, then reset: hard to `v_reset`, or soft (by subtraction) where there is none.

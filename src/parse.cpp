@@ -2,6 +2,7 @@
 // look-ahead is enough; every error names the place, what was found, and what to write instead.
 #include <set>
 
+#include "environment.h"
 #include "error.h"
 #include "lex.h"
 #include "literal.h"
@@ -267,6 +268,7 @@ class Parser {
   void initial(Argument& argument) {
     if (argument.role != Role::state && argument.role != Role::param)
       fail("only a state (initial value) or a param (default) can have '='");
+    if (argument.has_default || argument.initial != 0) fail("a value is given twice; write one '='");
     const Token at = take();
     argument.initial = plain_number();
     argument.has_default = argument.role == Role::param;
@@ -275,6 +277,8 @@ class Parser {
 
   void range(Argument& argument) {
     if (argument.role != Role::param) fail("only a param can have a range");
+    if (argument.range.low != Range().low || argument.range.high != Range().high)
+      fail("a range is given twice; write one 'in'");
     const Token at = take();
     expect_symbol("[", "a range is written in [0, 1]");
     argument.range.low = plain_number();
@@ -367,8 +371,7 @@ class Parser {
     result.value =
         written.value != no_id ? written.value : constant_id(written.token, *known, written.number);
     if (result.gives == Gives::output) {
-      constexpr Mem natural[] = {Mem::f32, Mem::f64, Mem::i32, Mem::b8};
-      result.mem = natural[static_cast<int>(*known)];
+      result.mem = natural_memory(*known);
       if (is_symbol(":")) {
         take();
         result.mem = memory_type();
@@ -490,6 +493,9 @@ class Parser {
 
 }  // namespace
 
-Graph parse(std::string_view text, std::string_view file) { return Parser(text, file).graph(); }
+Graph parse(std::string_view text, std::string_view file) {
+  const IeeeEnvironment environment;
+  return Parser(text, file).graph();
+}
 
 }  // namespace flexsn

@@ -124,7 +124,8 @@ class Source {
       values.push_back(*value);
     }
     if (static_cast<std::int64_t>(values.size()) < steps_)
-      fail(join("the file has ", values.size(), " rows of numbers, but ", steps_, " steps are asked for"));
+      fail(join("the file has ", values.size(), " rows of numbers, but ", steps_,
+                " steps are asked for; ask for at most ", values.size()));
     return [values](std::int64_t t) { return values[static_cast<std::size_t>(t)]; };
   }
 

@@ -12,7 +12,8 @@ struct PrintStyle {
 
 std::string print(const ir::Graph& graph, PrintStyle style = {});
 
-/// No names, no locations, live nodes only, in an order of structure alone: equal texts mean the same neuron.
+/// No names, no locations, live nodes only, in an order of structure alone: equal texts mean that the same is
+/// computed.
 std::string canonical(const ir::Graph& graph);
 
 /// The graph of a text; `file` names it in errors. What is not a legal graph is for verify to say.

@@ -27,10 +27,23 @@ Mem promote(Mem a, Mem b) {
 
 namespace {
 
-constexpr Mem natural[] = {Mem::f32, Mem::f64, Mem::i32, Mem::b8};
-Mem natural_memory(Type type) { return natural[static_cast<int>(type)]; }
-
 bool is_float(Mem mem) { return value_type(mem) == Type::f32 || value_type(mem) == Type::f64; }
+
+/// How a user converts a value to memory type `mem`.
+std::string conversion_to(Mem mem) {
+  switch (mem) {
+    case Mem::f16:
+      return "round_f16(value)";
+    case Mem::bf16:
+      return "round_bf16(value)";
+    case Mem::u8:
+      return "round_u8(value)";
+    case Mem::b8:
+      return "cast(value, Type::b1)";
+    default:
+      return join("cast(value, Type::", name_of(mem), ")");
+  }
+}
 
 std::string base_name(std::string_view path) {
   return std::string(path.substr(path.find_last_of("/\\") + 1));
@@ -48,15 +61,15 @@ Trace::Trace(std::string neuron, Mem type, std::map<std::string, Mem> state_type
 }
 
 void Trace::fail(const std::string& message, const std::source_location& where) const {
-  user_error("neuron '", neuron_, "': ", message, " (", place(where), ")");
+  user_error("neuron '", neuron_, "': ", message, " (", place(lines_ ? *lines_ : where), ")");
 }
 
-void Trace::require_active(const std::source_location& where) const {
+void Trace::require_active(Id id, const std::source_location& where) const {
   if (!active_)
-    fail(
-        "this value is used after the step function that made it has ended; make values inside the step "
-        "function",
-        where);
+    fail(join("value ", called(id),
+              " is used after the step function that made it has ended; "
+              "make values inside the step function"),
+         where);
 }
 
 void Trace::require_name(std::string_view name, const char* what, const std::source_location& where) const {
@@ -143,7 +156,7 @@ const Value& Trace::value_of(const Operand& operand) {
 Value Trace::like(const Operand& operand, double number) {
   const Value& value = value_of(operand);
   Trace& trace = *value.trace_;
-  trace.require_active(operand.where_);
+  trace.require_active(value.id_, operand.where_);
   const Mem mem = trace.memory_[value.id_];
   return trace.add(constant(trace.graph_, value_type(mem), number), mem, trace.location(operand.where_));
 }
@@ -152,7 +165,7 @@ Type Trace::type_of(const Value& value) { return value.trace_->graph_.at(value.i
 
 Value Trace::named(const Value& value, std::string_view name, const std::source_location& where) {
   Trace& trace = *value.trace_;
-  trace.require_active(where);
+  trace.require_active(value.id_, where);
   trace.require_name(name, "a value", where);
   if (trace.graph_.at(value.id_).op == Op::argument)
     trace.fail(
@@ -176,6 +189,10 @@ Value Trace::argument(Argument argument, std::optional<Mem> type, const std::sou
   if (argument.role == Role::state && !type)
     if (const auto known = state_types_.find(argument.name); known != state_types_.end())
       argument.mem = known->second;
+  if (!(argument.range.low <= argument.range.high))
+    fail(join("the range [", argument.range.low, ", ", argument.range.high, "] of param '", argument.name,
+              "' is empty; write the lower end first"),
+         where);
   if (argument.role == Role::param &&
       !(argument.initial >= argument.range.low && argument.initial <= argument.range.high))
     fail(join("the default ", argument.initial, " of param '", argument.name, "' is outside its range [",
@@ -256,9 +273,9 @@ void Trace::finish_states() {
     const Mem needed = promote(argument.mem, found);
     if (!same_family || (needed != argument.mem && state_is_typed_[argument.value]))
       user_error("neuron '", neuron_, "': state '", argument.name, "' is ", name_of(argument.mem),
-                 " but its update has type ", name_of(found),
-                 "; convert the update with cast(value, Type::", name_of(value_type(argument.mem)),
-                 ") or declare the state with another type (", ir::place(graph_, update->location), ")");
+                 " but its update has type ", name_of(found), "; convert the update with ",
+                 conversion_to(argument.mem), " or declare the state with another type (",
+                 ir::place(graph_, update->location), ")");
     if (needed != argument.mem) widened_[argument.name] = needed;
     const Id fitting =
         rounded(converted(value, argument.mem, update->location), argument.mem, update->location);
@@ -325,7 +342,9 @@ Id Trace::operand(const Operand& operand, Mem mem, const std::source_location& w
 }
 
 Value Trace::apply_here(Op op, const Operand* operands, int count, const std::source_location& where) {
-  require_active(where);
+  for (int i = 0; i < count; ++i)
+    if (operands[i].value_ && operands[i].value_->trace_.get() == this)
+      require_active(operands[i].value_->id_, where);
   const Row& row = row_of(op);
   const Sig& sig = row.meaning.sig;
   const int first = sig.first == Slot::T ? 0 : 1;
@@ -350,9 +369,14 @@ Value Trace::apply_here(Op op, const Operand* operands, int count, const std::so
 }
 
 Value Trace::apply(Op op, const Operand* operands, int count) {
-  for (int i = 0; i < count; ++i)
-    if (operands[i].value_)
-      return operands[i].value_->trace_->apply_here(op, operands, count, operands[i].where_);
+  // A value of another trace is an error of the step function that is running, so its trace comes first.
+  const Operand* first = nullptr;
+  for (int i = 0; i < count; ++i) {
+    if (!operands[i].value_) continue;
+    if (!first || (operands[i].value_->trace_->active_ && !first->value_->trace_->active_))
+      first = &operands[i];
+  }
+  if (first) return first->value_->trace_->apply_here(op, operands, count, first->where_);
   user_error("'", row_of(op).name, "' got numbers only (", place(operands[0].where_),
              "); use the standard library for numbers");
 }

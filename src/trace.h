@@ -53,7 +53,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   };
 
   [[noreturn]] void fail(const std::string& message, const std::source_location& where) const;
-  void require_active(const std::source_location& where) const;
+  void require_active(ir::Id id, const std::source_location& where) const;
   void require_name(std::string_view name, const char* what, const std::source_location& where) const;
   void require_fits(const Operand& number, Mem mem, const std::source_location& where) const;
   ir::Id own(const Value& value, const std::source_location& where) const;

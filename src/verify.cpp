@@ -119,11 +119,24 @@ class Verifier {
         fail(join("the default ", argument.initial, " of param '", argument.name, "' is outside its range [",
                   argument.range.low, ", ", argument.range.high, "]; change the one or the other"),
              argument.location);
+      if (!fits(argument.initial, argument.mem))
+        fail(join(argument.role == Role::state ? "the initial value " : "the default ", argument.initial,
+                  " of '", argument.name, "' does not fit ", name_of(argument.mem),
+                  "; write one that does, or change the type"),
+             argument.location);
       check_gradient_argument(argument);
       if (argument.of >= 0 && !gradients.emplace(argument.role, argument.of).second)
         fail(join("gradient '", argument.name, "' is of what another gradient is of already; remove one"),
              argument.location);
     }
+  }
+
+  /// May memory of this type start with this number? Floats are rounded, but not to infinity; the rest is
+  /// exact.
+  static bool fits(double value, Mem mem) {
+    if (value != value || std::isinf(value)) return value_type(mem) == Type::f32 || mem == Mem::f64;
+    const double stored = Array(mem, {1}, value)[0];
+    return value_type(mem) == Type::f32 || mem == Mem::f64 ? std::isfinite(stored) : stored == value;
   }
 
   void check_gradient_argument(const Argument& argument) const {

@@ -208,8 +208,12 @@ TEST_F(Cli, ShowFollowsItsOptions) {
 
 TEST_F(Cli, FilesAreToldFromNames) {
   const std::string mine = content(examples + "plateau.fsn");
-  save(directory() / "lif", mine);  // a file that is there comes before a built-in neuron of that name
-  EXPECT_EQ(output({"show", "lif"}).find("neuron plateau {"), 0u);
+  save(directory() / "lif",
+       mine);  // a built-in neuron comes before a file of that name, unless it has a slash
+  EXPECT_EQ(output({"show", "lif"}).find("neuron lif {"), 0u);
+  EXPECT_EQ(output({"show", "./lif"}).find("neuron plateau {"), 0u);
+  save(directory() / "mine", mine);
+  EXPECT_EQ(output({"show", "mine"}).find("neuron plateau {"), 0u);
   fs::create_directory(directory() / "plif");
   EXPECT_EQ(output({"show", "plif"}).find("neuron plif {"), 0u);
   EXPECT_EQ(output({"show", "-"}, mine), output({"show", "./lif"}));

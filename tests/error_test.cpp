@@ -96,6 +96,11 @@ const std::vector<Bad>& bad_texts() {
       {"neuron a {|param p : f32 = 1 in [0 2]|}", "bad.fsn:2:25: ", {"expected ',', found '2'", "in [0, 1]"}},
       {"neuron a {|param p : f32 = 1 in [0, 2|}", "bad.fsn:2:27: ", {"expected ']'", "in [0, 1]"}},
       {"neuron a {|param p : f32 = nan|}", "bad.fsn:2:15: ", {"param 'p'", "nan", "[-inf, inf]"}},
+      {"neuron a {|param p : f32 = 1 = 2|}", "bad.fsn:2:19: ", {"given twice", "one '='"}},
+      {"neuron a {|param p : f32 in [0, 1] in [0, 2]|}", "bad.fsn:2:25: ", {"given twice", "one 'in'"}},
+      {"neuron a {|state v : i32 = 0.5|next v = 1|}",
+       "(bad.fsn:2)",
+       {"initial value 0.5 of 'v' does not fit i32"}},
       {"neuron a {|param p : f32 in [0, 1] = 2|}", "bad.fsn:2:25: ", {"default 2 of param 'p'", "[0, 1]"}},
 
       // Ops.

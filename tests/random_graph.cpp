@@ -253,8 +253,16 @@ class Generator {
   // ---- arguments and results ----
   void add_argument_of(Role role) {
     Argument argument{.role = role, .mem = pick_memory(pick_type([](Type) { return true; }))};
-    const double middle = dice_.chance(0.5) ? dice_.uniform(-4, 4) : 0;
-    if (role == Role::state) argument.initial = dice_.chance(0.2) ? dice_.pick(edges) : middle;
+    const bool is_float = value_type(argument.mem) == Type::f32 || argument.mem == Mem::f64;
+    // What an integer or a bool starts with is one; a float may be rounded, but not to infinity.
+    const auto fitting = [&](double value) {
+      const double stored = Array(argument.mem, {1}, value)[0];
+      return is_float && (!std::isfinite(value) || std::isfinite(stored)) ? value
+             : std::isfinite(stored)                                      ? stored
+                                                                          : 0;
+    };
+    const double middle = fitting(dice_.chance(0.5) ? dice_.uniform(-4, 4) : 0);
+    if (role == Role::state) argument.initial = dice_.chance(0.2) ? fitting(dice_.pick(edges)) : middle;
     if (role == Role::param) {
       argument.per_step = dice_.chance(0.3);
       argument.has_default = dice_.chance(0.6);

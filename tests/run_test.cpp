@@ -1,6 +1,7 @@
 // What a caller can get wrong when running, simulating or naming a neuron, and what the error says.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "flexsn/flexsn.h"
@@ -102,6 +103,32 @@ TEST(Run, WrongArgumentsAreNamed) {
   }
 }
 
+TEST(Run, LimitsBelongToARangeAndNaNDoesNot) {
+  const Neuron scale = parse_neuron(
+      "neuron n {\ninput x : f32\nparam k : f32 = 0.3 in [0.1, 0.3]\n%y = mul %x, %k\noutput y = %y\n}");
+  Arguments arguments;
+  arguments.inputs["x"] = Array(Mem::f32, {1, 1}, 1);
+  for (double limit : {0.1, 0.3}) {
+    arguments.params["k"] = Array(Mem::f32, {}, limit);
+    EXPECT_NO_THROW(run(scale, arguments)) << limit;
+  }
+  arguments.params["k"] = Array(Mem::f32, {2}, {0.2, std::nan("")});
+  arguments.inputs["x"] = Array(Mem::f32, {1, 2}, 1);
+  expect_error([&] { run(scale, arguments); },
+               {"param 'k' has the value nan at place 1", "[0.1, 0.3]", "change the value"});
+}
+
+TEST(Run, ManyExpandedOpsTakeLittleMemory) {
+  std::string text = "neuron many {\ninput x : f64\n%0 = pow %x, %x\n";
+  constexpr int count = 20000;
+  for (int i = 1; i < count; ++i)
+    text += "%" + std::to_string(i) + " = pow %x, %" + std::to_string(i - 1) + "\n";
+  const Neuron many = parse_neuron(text + "output y = %" + std::to_string(count - 1) + "\n}");
+  Arguments arguments{.type = Mem::f64};
+  arguments.inputs["x"] = Array(Mem::f64, {1, 1}, 1);
+  EXPECT_EQ(run(many, arguments).outputs["y"][0], 1);
+}
+
 TEST(Run, WithoutInputsTAndShapeMustBeGiven) {
   const Neuron clock = neuron("clock", [](Step& s) { s.output("t", s.step_index()); });
   expect_error([&] { run(clock, {}); }, {"neuron 'clock'", "no input", "Arguments::steps"});
@@ -116,6 +143,12 @@ TEST(Run, ArraysCheckTheirUse) {
   expect_error([] { Array(Mem::f32, {2}, std::vector<double>{1}); }, {"2 elements", "1 values"});
   expect_error([] { Array(Mem::f32, {2})[2]; }, {"index 2", "2 elements"});
   expect_error([] { Array(Mem::f32, {2}).set(-1, 0); }, {"index -1"});
+  EXPECT_TRUE(Array().values().empty());
+  Results results = run(gated, good());
+  EXPECT_TRUE(results.outputs["no such output"].values().empty());
+  Array torn(Mem::f32, {2});
+  torn.shape = {3};
+  expect_error([&] { torn[2]; }, {"3 elements has 8 bytes, but needs 12"});
   EXPECT_EQ(Array(Mem::u8, {3}, std::vector<double>{-5, 300, 2.9}).values(),
             (std::vector<double>{0, 255, 2}));
   EXPECT_EQ(Array(Mem::b8, {2}, std::vector<double>{0, 7}).values(), (std::vector<double>{0, 1}));
@@ -130,6 +163,7 @@ TEST(Neurons, NamesAndOptionsAreChecked) {
   expect_error([] { neuron_named("lfi"); },
                {"no built-in neuron 'lfi'", "did you mean 'lif'", "izhikevich", ".fsn"});
   expect_error([] { neuron_named("lif:tao=3"); }, {"neuron 'lif'", "no option 'tao'", "did you mean 'tau'"});
+  expect_error([] { neuron_named("lif:tau=3,tau=4"); }, {"option tau is given twice"});
   expect_error([] { neuron_named("lif:tau"); }, {"OPTION=VALUE", "'tau'"});
   expect_error([] { neuron_named("lif:tau=x"); }, {"option tau must be a number, found 'x'"});
   expect_error([] { neuron_named("lif:tau=0"); }, {"option tau must be a number above 0, found '0'"});

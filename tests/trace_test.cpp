@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
+
 #include <algorithm>
 #include <cmath>
 
@@ -487,7 +489,7 @@ TEST(TraceErrors, TypesOfUpdates) {
   for (const auto& [state, with] : cases)
     expect_error(update(state, with),
                  {join("state 'v' is ", name_of(state), " but its update has type ", name_of(with)),
-                  "convert the update with cast(value, Type::", "(trace_test.cpp:"});
+                  "convert the update with ", "(trace_test.cpp:"});
   expect_error([](Step& s) { s.next(s.state("v"), s.input("x") > 0); },
                {"is f32 but its update has type bool", here(-1)});
   // A fraction is not an i32, and nothing is rounded behind the user's back.
@@ -546,6 +548,39 @@ TEST(TraceErrors, TypesOfOperands) {
                {"3e+09", "i32", here(-1)});
 }
 
+TEST(TraceErrors, TheRemedyForAnUpdateOfAnotherTypeWorks) {
+  EXPECT_NO_THROW(traced([](Step& s) {
+    s.next(s.state("h", 0, Mem::f16), round_f16(s.input("a", Mem::f64)));
+    s.next(s.state("b", 0, Mem::bf16), round_bf16(s.input("c", Mem::f16)));
+    s.next(s.state("u", 0, Mem::u8), round_u8(s.input("d", Mem::i32)));
+    s.next(s.state("t", 0, Mem::b8), cast(s.input("e"), Type::b1));
+    s.next(s.state("i", 0, Mem::i32), cast(s.input("f"), Type::i32));
+  }));
+}
+
+TEST(TraceErrors, InitialValuesAndDefaultsMustFit) {
+  expect_error([](Step& s) { s.next(s.state("k", 0.5, Mem::i32), 1); },
+               {"initial value 0.5 of 'k' does not fit i32"});
+  expect_error([](Step& s) { s.next(s.state("k", 300, Mem::u8), 1); },
+               {"initial value 300 of 'k' does not fit u8"});
+  expect_error([](Step& s) { s.output("z", s.param("k", 2, {}, Mem::b8)); },
+               {"default 2 of 'k' does not fit bool"});
+  expect_error([](Step& s) { s.output("z", s.param("k", 1e39)); }, {"default 1e+39 of 'k' does not fit f32"});
+  expect_error([](Step& s) { s.param("k", 1, {.low = 2, .high = 1}); },
+               {"range [2, 1] of param 'k' is empty"});
+}
+
+TEST(Trace, TheCallersFloatModeChangesNothing) {
+  const auto text = [] {
+    return show(neuron("n", [](Step& s) { s.output("z", s.input("x") * 1e-40 + 0.1); }));
+  };
+  const std::string expected = text();
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  const std::string upward = text();
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(upward, expected);
+}
+
 TEST(TraceErrors, ValuesOfOtherTraces) {
   std::optional<Value> kept;
   std::optional<Step> kept_step;
@@ -558,8 +593,9 @@ TEST(TraceErrors, ValuesOfOtherTraces) {
     }
     return "no error";
   };
-  EXPECT_NE(message([&] { *kept + 1.0; }).find("neuron 'first': this value is used after the step function"),
+  EXPECT_NE(message([&] { *kept + 1.0; }).find("neuron 'first': value 'old' is used after the step function"),
             std::string::npos);
+  EXPECT_NE(message([&] { spike(*kept); }).find(here()), std::string::npos);
   EXPECT_NE(message([&] { kept_step->input("late"); }).find("declare arguments inside it " + here()),
             std::string::npos);
   EXPECT_NE(message([&] { kept_step->output("late", 1); }).find("give outputs inside it " + here()),
@@ -574,6 +610,8 @@ TEST(TraceErrors, ValuesOfOtherTraces) {
   expect_error([&](Step& s) { s.output("z", *kept); }, {"'old' belongs to neuron 'first'", here()});
   expect_error([&](Step& s) { s.next(s.state("v"), *kept); }, {"'old' belongs to neuron 'first'", here()});
   expect_error([&](Step& s) { s.next(*kept, s.input("x")); }, {"'old' belongs to neuron 'first'", here()});
+  expect_error([&](Step& s) { s.output("z", *kept + s.input("x")); },
+               {"neuron 'cell'", "value 'old' belongs to neuron 'first'", here(-1)});
   neuron("cell", [&](Step& s) { kept = s.input("old"); }).graph();
   expect_error([&](Step& s) { s.output("z", s.input("x") * *kept); },
                {"as it was traced another time", here(-1)});

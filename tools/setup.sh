@@ -143,7 +143,7 @@ if [ "${SETUP:-on}" != off ] && ! tried; then
   rm -f "$failed"
   if [ $worst != none ] && [ $refused = yes ]; then
     echo "setup: packages are missing, and only root can install them. Run this once, then try again:"
-    echo "  sudo apt-get install --no-install-recommends ${wanted[*]}"
+    echo "  sudo apt-get update && sudo apt-get install --no-install-recommends ${wanted[*]}"
     echo "(or add SETUP=off to go on without what they are for)"
     exit 1
   elif [ $worst != none ]; then

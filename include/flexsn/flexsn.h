@@ -56,7 +56,7 @@ std::optional<Mem> mem_named(std::string_view name);
 /// A dense row-major array that owns its bytes.
 struct Array {
   Mem type = Mem::f32;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape = {0};
   std::vector<std::byte> bytes;
 
   Array() = default;
@@ -265,11 +265,11 @@ class Step {
 class Neuron {
  public:
   Neuron(std::string name, std::function<void(Step&)> step);
-  explicit Neuron(ir::Graph graph);
+  explicit Neuron(ir::Graph graph);  ///< for flexsn's own use: ir::Graph is not part of the API
 
   const std::string& name() const { return name_; }
-  /// The step traced with `type` as the type of every argument that names none. A neuron read from
-  /// a text has its types in the text.
+  /// For flexsn's own use: the step traced with `type` as the type of every argument that names none. A
+  /// neuron read from a text has its types in the text.
   ir::Graph graph(Mem type = Mem::f32) const;
 
  private:
@@ -310,8 +310,8 @@ std::vector<TargetInfo> target_list();
 /// How far a neuron has gone down the pipeline; joint is the simplified step with all gradients.
 enum class Stage : std::uint8_t { step, simplified, expanded, joint };
 
-/// How a neuron is shown. The canonical form has no names and no locations: equal texts mean the
-/// same neuron.
+/// How a neuron is shown. The canonical form has no names, no locations, no initial values and no defaults:
+/// equal texts mean that the same is computed.
 struct ShowOptions {
   Stage stage = Stage::step;
   Mem type = Mem::f32;
