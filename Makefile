@@ -34,6 +34,7 @@ test-asan:
 
 bench:
 	@tools/setup.sh build
+	@tools/build.sh dev flexsn_programs
 	@tools/build.sh release flexsn_bench
 	@mkdir -p build
 	@build-release/flexsn_bench --benchmark_out=build/bench.json --benchmark_out_format=json

@@ -688,8 +688,9 @@ std::string ops_page() {
   }
   page +=
       "\n## Accuracy\n\n"
-      "The largest error that was found, in units of the result's last place (0.50: correctly rounded). The\n"
-      "operands were all exponents of both signs, special values, the neighbours of points where functions\n"
+      "The largest error found on a fixed sample, in units of the result's last place (0.50: correctly\n"
+      "rounded); an exhaustive search may find a little more. The operands were all exponents of both signs, "
+      "special values, the neighbours of points where functions\n"
       "overflow or change, and a dense sample of the usual range. f32 was compared with C's functions on\n"
       "doubles, f64 with MPFR at 192 bits. Ops that are not listed are exact or correctly rounded.\n\n"
       "| op | f32 | f64 | operands |\n|---|---|---|---|\n";
