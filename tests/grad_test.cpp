@@ -7,8 +7,10 @@
 
 #include "backward.h"
 #include "build.h"
+#include "expand.h"
 #include "ops.h"
 #include "random.h"
+#include "random_graph.h"
 #include "reduce.h"
 #include "simplify.h"
 #include "text.h"
@@ -432,6 +434,74 @@ TEST(Grad, WrongRequestsAreNamed) {
   expect(error([&] { grad(smooth.graph(), request); }), {"one flag for each of its 8 arguments, found 1"});
   const Graph joint = grad(simplify(smooth.graph()));
   expect(error([&] { grad(joint); }), {"already has gradients"});
+}
+
+// ---- random graphs -----------------------------------------------------------------------------------
+
+/// The joint graph of a random step, or nothing where it carries no gradient.
+std::optional<Graph> joint_of(const Graph& step, const GradRequest& request = {}) {
+  try {
+    return grad(step, request);
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+/// What a run gave for the gradient of argument `of`.
+const test::Column& gradient_column(const Graph& joint, const test::Outcome& outcome, int of) {
+  std::size_t place = 0;
+  for (int index : result_order(joint)) {
+    if (joint.results[index].gives == Gives::grad && joint.results[index].of == of) break;
+    ++place;
+  }
+  return outcome.at(place);
+}
+
+TEST(Grad, RandomJointGraphsKeepEveryBitThroughTextAndPasses) {
+  int differentiated = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    const Graph step = simplify(test::random_graph(seed));
+    const std::optional<Graph> joint = joint_of(step);
+    if (!joint) continue;
+    ++differentiated;
+    ASSERT_NO_THROW(verify(*joint)) << seed << "\n" << print(*joint);
+    ASSERT_EQ(canonical(parse(print(*joint), "joint")), canonical(*joint)) << seed;
+    ASSERT_EQ(canonical(forward_of(*joint)), canonical(values_only(step))) << seed;
+    const test::RandomRun data(*joint, seed);
+    const test::Outcome law = data.run(*joint);
+    ASSERT_EQ(test::difference(law, data.run(verified(simplify(*joint), "simplify"))), "") << seed << "\n"
+                                                                                           << print(*joint);
+    ASSERT_EQ(test::difference(law, data.run(verified(expand(*joint), "expand"))), "") << seed << "\n"
+                                                                                       << print(*joint);
+  }
+  EXPECT_GT(differentiated, 1000);
+}
+
+TEST(Grad, RandomGraphsGiveTheSameGradientsWhenOthersAreNotWanted) {
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    const Graph step = simplify(test::random_graph(seed));
+    const std::optional<Graph> all = joint_of(step);
+    if (!all) continue;
+    const test::RandomRun data(*all, seed);
+    const test::Outcome full = data.run(*all);
+    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+      GradRequest request;
+      request.arguments.emplace(step.arguments.size(), false);
+      (*request.arguments)[i] = true;
+      const Type type = value_type(step.arguments[i].mem);
+      const std::optional<Graph> one =
+          type == Type::f32 || type == Type::f64 ? joint_of(step, request) : std::nullopt;
+      // Where fewer gradients arrive, an absent one takes part in no sum, and bits may differ.
+      if (!one || one->arguments.size() != all->arguments.size()) continue;
+      const int of = static_cast<int>(i);
+      const test::Outcome found = data.run(*one);
+      ASSERT_EQ(test::difference({gradient_column(*all, full, of)}, {gradient_column(*one, found, of)}), "")
+          << seed;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 300);
 }
 
 // ---- the order of sums -------------------------------------------------------------------------------
