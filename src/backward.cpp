@@ -1,5 +1,6 @@
 #include "backward.h"
 
+#include "environment.h"
 #include "grad.h"
 
 namespace flexsn {
@@ -182,6 +183,9 @@ class BackwardScanner {
 
 }  // namespace
 
-void interpret_backward(const Graph& joint, const BackwardScan& scan) { BackwardScanner(joint, scan).run(); }
+void interpret_backward(const Graph& joint, const BackwardScan& scan) {
+  const IeeeEnvironment environment;  // for the sums over time; each step sets its own
+  BackwardScanner(joint, scan).run();
+}
 
 }  // namespace flexsn

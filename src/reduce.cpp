@@ -1,5 +1,7 @@
 #include "reduce.h"
 
+#include "environment.h"
+
 namespace flexsn {
 
 namespace {
@@ -45,6 +47,7 @@ std::vector<F> tree(std::vector<F> a, std::int64_t outer, std::int64_t size, std
 
 template <class F>
 std::vector<F> reduce(std::vector<F> values, const Shape& step, const Shape& param) {
+  const IeeeEnvironment environment;
   const std::vector<Dimension> dimensions = merged_dimensions(step, param);
   std::int64_t inner = 1;
   for (std::size_t d = dimensions.size(); d-- > 0;) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
 #include <cmath>
 
 #include "backward.h"
@@ -326,6 +327,18 @@ TEST(Grad, NoStepsPassTheLastStatesGradientOn) {
   EXPECT_EQ(gradients.inputs.at("x").size(), 0);
   EXPECT_EQ(gradients.params.at("gain").values(), (std::vector<double>{0, 0, 0}));
   EXPECT_FALSE(std::signbit(gradients.params.at("tau")[0]));
+}
+
+TEST(Grad, TheCallersFloatModeChangesNoSum) {
+  const Case c = random_case(Mem::f32, true, 12);
+  const Gradients expected = run_backward(smooth, c.arguments, c.arriving);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  const Gradients upward = run_backward(smooth, c.arguments, c.arriving);
+  std::fesetround(FE_TONEAREST);
+  for (const auto& [name, array] : expected.params)
+    EXPECT_EQ(upward.params.at(name).bytes, array.bytes) << name;
+  for (const auto& [name, array] : expected.states)
+    EXPECT_EQ(upward.states.at(name).bytes, array.bytes) << name;
 }
 
 TEST(Grad, OnlyWhatIsWantedIsComputed) {
