@@ -12,8 +12,6 @@ namespace {
 /// A row of values, f32 or f64.
 using Row = std::vector<std::byte>;
 
-std::size_t bytes_of(Type type) { return type == Type::f64 ? 8 : 4; }
-
 template <class F>
 void add_as(Row& to, const Row& from) {
   F* sums = reinterpret_cast<F*>(to.data());
@@ -26,10 +24,10 @@ void add(Type type, Row& to, const Row& from) {
 }
 
 Row filled(Type type, std::int64_t count, double value) {
-  Row row(static_cast<std::size_t>(count) * bytes_of(type));
+  Row row(static_cast<std::size_t>(count) * size_of(natural_memory(type)));
   const std::uint64_t bits = bits_of(type, value);
-  for (std::size_t at = 0; at < row.size(); at += bytes_of(type))
-    std::memcpy(row.data() + at, &bits, bytes_of(type));
+  for (std::size_t at = 0; at < row.size(); at += size_of(natural_memory(type)))
+    std::memcpy(row.data() + at, &bits, size_of(natural_memory(type)));
   return row;
 }
 
@@ -75,7 +73,7 @@ class BackwardScanner {
 
   /// A row of a source as values.
   Row read(const Source& source, std::int64_t t) const {
-    Row row(static_cast<std::size_t>(scan_.elements) * bytes_of(value_type(source.mem)));
+    Row row(static_cast<std::size_t>(scan_.elements) * size_of(natural_memory(value_type(source.mem))));
     const auto* from = static_cast<const std::byte*>(source.data) +
                        t * source.row_stride * static_cast<std::int64_t>(size_of(source.mem));
     load(source.mem, from, row.data(), scan_.elements);
@@ -151,7 +149,7 @@ class BackwardScanner {
                           : to + t * scan_.elements * static_cast<std::int64_t>(size_of(result.mem))};
     }
     Row& row = given[result.of];
-    row.resize(static_cast<std::size_t>(scan_.elements) * bytes_of(type_of(result)));
+    row.resize(static_cast<std::size_t>(scan_.elements) * size_of(result.mem));
     return {.last = row.data()};
   }
 

@@ -10,8 +10,6 @@ using namespace ir;
 
 namespace {
 
-bool is_float(Type type) { return type == Type::f32 || type == Type::f64; }
-
 class Differentiator {
  public:
   Differentiator(const Graph& step, const GradRequest& request)

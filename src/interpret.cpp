@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t block_size = 512;
 constexpr std::size_t value_bytes = 8;  // the largest value is an f64
 
-std::size_t size_of(Type type) { return type == Type::f64 ? 8 : type == Type::b1 ? 1 : 4; }
+std::size_t size_of(Type type) { return flexsn::size_of(natural_memory(type)); }
 
 /// Where a node's values are; stride 0 means one value for all elements.
 struct Slice {

@@ -86,6 +86,8 @@ struct V {
 
 /// The memory type that holds a value as it is.
 Mem natural_memory(Type type);
+/// Can a value of this type carry a gradient?
+inline bool is_float(Type type) { return type == Type::f32 || type == Type::f64; }
 /// Adds a constant with these bits.
 V constant_bits(Graph& graph, Type type, std::uint64_t bits);
 /// Adds a constant, rounded to nearest.

@@ -14,8 +14,6 @@ using namespace ir;
 
 namespace {
 
-bool carries_gradient(Mem mem) { return value_type(mem) == Type::f32 || value_type(mem) == Type::f64; }
-
 /// What is asked for, as flags for each argument and result of the step.
 GradRequest request_for(const Graph& step, const Arriving& arriving, const std::vector<std::string>& wanted) {
   const auto fail = [&](const auto&... parts) { user_error("neuron '", step.name, "': ", parts...); };
@@ -27,7 +25,7 @@ GradRequest request_for(const Graph& step, const Arriving& arriving, const std::
   for (const Argument& argument : step.arguments) {
     names.push_back(argument.name);
     const bool named = std::find(wanted.begin(), wanted.end(), argument.name) != wanted.end();
-    request.arguments->push_back(wanted.empty() ? carries_gradient(argument.mem) : named);
+    request.arguments->push_back(wanted.empty() ? is_float(value_type(argument.mem)) : named);
   }
   for (const std::string& name : wanted)
     if (std::find(names.begin(), names.end(), name) == names.end())
@@ -36,7 +34,7 @@ GradRequest request_for(const Graph& step, const Arriving& arriving, const std::
   std::vector<std::string> outputs;
   for (const Result& result : step.results) {
     const bool arrives = result.gives == Gives::output && arriving.outputs.contains(result.name);
-    if (arrives && !carries_gradient(result.mem))
+    if (arrives && !is_float(value_type(result.mem)))
       fail("output '", result.name, "' is ", name_of(result.mem),
            " and carries no gradient; leave its gradient out");
     request.results->push_back(arrives);

@@ -18,7 +18,7 @@ namespace {
 bool is_op(V x, Op op) { return x.graph->at(x.id).op == op; }
 V inside(V x, int index) { return {x.graph, x.graph->at(x.id).operands[index]}; }
 bool is_bool(V x) { return x.type() == Type::b1; }
-bool is_float(V x) { return x.type() == Type::f32 || x.type() == Type::f64; }
+bool is_float(V x) { return ir::is_float(x.type()); }
 bool same(V a, V b) { return a.id == b.id; }
 
 /// Is x the constant `value`, the sign of a zero included?

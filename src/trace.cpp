@@ -27,7 +27,7 @@ Mem promote(Mem a, Mem b) {
 
 namespace {
 
-bool is_float(Mem mem) { return value_type(mem) == Type::f32 || value_type(mem) == Type::f64; }
+bool is_float(Mem mem) { return ir::is_float(value_type(mem)); }
 
 /// How a user converts a value to memory type `mem`.
 std::string conversion_to(Mem mem) {
