@@ -6,6 +6,7 @@
 #include "compile.h"
 #include "interpret.h"
 #include "text.h"
+#include "train.h"
 
 namespace flexsn {
 namespace {
@@ -23,6 +24,46 @@ void passes(benchmark::State& state, const char* name) {
 }
 BENCHMARK_CAPTURE(passes, lif, "lif");
 BENCHMARK_CAPTURE(passes, adex, "adex");
+
+/// From a traced step to the plans of its training.
+void planning(benchmark::State& state, const ir::Graph& graph) {
+  for (auto _ : state) benchmark::DoNotOptimize(lower(graph, {}));
+  state.counters["ops"] = ir::op_count(graph);
+}
+BENCHMARK_CAPTURE(planning, lif, neuron_named("lif").graph())->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(planning, adex, neuron_named("adex").graph())->Unit(benchmark::kMillisecond);
+
+/// A neuron of 200 ops: five states that drive each other.
+ir::Graph large_step() {
+  return neuron("large",
+                [](Step& s) {
+                  constexpr int count = 5;
+                  const Value x = s.input("x");
+                  std::vector<Value> states;
+                  for (int i = 0; i < count; ++i) states.push_back(s.state("v" + std::to_string(i)));
+                  Value total = x;
+                  for (int i = 0; i < count; ++i) {
+                    Value h = states[i];
+                    for (int k = 0; k < 6; ++k)
+                      h = h + 0.1 * tanh(states[(i + k) % count] * h - 0.5 * x) * (1.0 - h);
+                    const Value z = spike(h - 1.0);
+                    s.next(states[i], h * (1.0 - z));
+                    total = total + z;
+                  }
+                  s.output("y", total);
+                })
+      .graph();
+}
+BENCHMARK_CAPTURE(planning, large, large_step())->Unit(benchmark::kMillisecond);
+
+/// The minimum cut and the comparison of plans alone.
+void partitioning(benchmark::State& state, const ir::Graph& graph) {
+  const Training training;
+  const ir::Graph joint = joint_of(compile(graph, Stage::simplified), training);
+  for (auto _ : state) benchmark::DoNotOptimize(partition(joint, training));
+}
+BENCHMARK_CAPTURE(partitioning, lif, neuron_named("lif").graph())->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(partitioning, large, large_step())->Unit(benchmark::kMillisecond);
 
 void text_round_trip(benchmark::State& state) {
   const ir::Graph graph = compile(neuron_named("adex").graph(), Stage::expanded);

@@ -24,9 +24,10 @@ class Failure : public std::runtime_error {
 struct Request {
   std::string what;                  ///< list: ops, neurons or targets
   std::vector<std::string> neurons;  ///< a file, "-", or a built-in name with options
-  std::string stage, dtype, steps, elements, seed, csv;
-  std::vector<std::string> inputs, params;
-  bool canonical = false, locations = false, json = false;
+  std::string stage, kind, dtype, steps, elements, seed, csv;
+  std::string budget, costs, save, segment;  ///< of training
+  std::vector<std::string> inputs, params, wanted, arriving;
+  bool canonical = false, locations = false, json = false, sequences = false, given_states = false;
 };
 
 /// What a command gives: text for standard output, one for standard error, the exit code.

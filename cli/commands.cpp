@@ -82,6 +82,29 @@ flexsn::Neuron built_in(const std::string& name, flexsn::Mem type) {
   }
 }
 
+/// The options of training.
+flexsn::Training training_of(const Request& request) {
+  flexsn::Training training;
+  training.type = type_of(request);
+  training.wanted = request.wanted;
+  if (!request.arriving.empty()) training.arriving = request.arriving;
+  training.state_sequences = request.sequences;
+  if (!request.budget.empty()) {
+    training.budget = number<double>(request.budget);
+    if (!training.budget || !(*training.budget >= 0))
+      throw WrongUse("--budget must be a number of bytes of at least 0, found '" + request.budget + "'");
+  }
+  if (!request.costs.empty()) {
+    const std::vector<std::string> models = {"cpu", "gpu", "bytes"};
+    training.costs = flexsn::cost_model_named(models[choice("--costs", request.costs, models)]);
+  }
+  if (!request.save.empty())
+    training.saving = static_cast<flexsn::Saving>(
+        choice("--save", request.save, {"automatic", "everything", "per_step", "rebuild"}));
+  training.segment = static_cast<int>(whole_number("--segment", request.segment, 2, 0));
+  return training;
+}
+
 flexsn::Neuron parsed(const std::string& argument, const std::string& text) {
   return flexsn::parse_neuron(text, argument == "-" ? "<stdin>" : argument);
 }
@@ -187,15 +210,23 @@ Outcome list(const Request& request) {
 }
 
 Outcome show(const Request& request) {
-  const std::vector<std::string> stages = {"step", "simplified", "expanded", "joint"};
+  const std::vector<std::string> stages = {"step",    "simplified", "expanded", "joint",
+                                           "forward", "backward",   "plan"};
   const std::size_t stage = request.stage.empty() ? 0 : choice("--stage", request.stage, stages);
   if (request.canonical && request.locations)
     throw WrongUse(
         "--canonical and --locations cannot be joined: the canonical text has no locations; give one");
-  const flexsn::ShowOptions options{.stage = static_cast<flexsn::Stage>(stage),
-                                    .type = type_of(request),
-                                    .canonical = request.canonical,
-                                    .locations = request.locations};
+  flexsn::ShowOptions options{.stage = static_cast<flexsn::Stage>(stage),
+                              .type = type_of(request),
+                              .canonical = request.canonical,
+                              .locations = request.locations,
+                              .training = training_of(request)};
+  if (!request.kind.empty()) {
+    options.kind = static_cast<flexsn::Kind>(
+        choice("--kind", request.kind, {"inference", "inference_final_state", "forward", "backward"}));
+    if (options.stage != flexsn::Stage::plan)
+      throw WrongUse("--kind chooses among plans; give --stage plan with it");
+  }
   const flexsn::Neuron neuron = neuron_of(request);
   const std::string text = flexsn::show(neuron, options);
   if (!request.json) return {text};
@@ -206,18 +237,54 @@ Outcome show(const Request& request) {
 }
 
 Outcome explain(const Request& request) {
-  const flexsn::Mem type = type_of(request);
-  const flexsn::Explanation explanation = flexsn::explain(neuron_of(request), type);
+  flexsn::ExplainOptions options;
+  options.steps = whole_number("--T", request.steps, 0, options.steps);
+  options.elements = whole_number("--N", request.elements, 0, options.elements);
+  options.given_states = request.given_states;
+  options.training = training_of(request);
+  const flexsn::Explanation explanation = flexsn::explain(neuron_of(request), options);
   if (!request.json) return {explanation.text};
-  return {dumped({{"neuron", explanation.neuron},
-                  {"step_ops", explanation.step_ops},
-                  {"simplified_ops", explanation.simplified_ops},
-                  {"expanded_ops", explanation.expanded_ops},
-                  {"hoisted_ops", explanation.hoisted_ops},
-                  {"bytes_read", explanation.bytes_read},
-                  {"bytes_written", explanation.bytes_written},
-                  {"state_bytes", explanation.state_bytes},
-                  {"text", explanation.text}})};
+  const auto kernels = [](const std::vector<flexsn::Traffic>& list) {
+    Json json = Json::array();
+    for (const flexsn::Traffic& kernel : list)
+      json.push_back({{"kernel", kernel.kernel},
+                      {"read_per_step", kernel.read_per_step},
+                      {"written_per_step", kernel.written_per_step},
+                      {"read", kernel.read},
+                      {"written", kernel.written}});
+    return json;
+  };
+  Json saved = Json::array();
+  for (const flexsn::SavedValue& value : explanation.saved)
+    saved.push_back({{"name", value.name}, {"type", flexsn::name_of(value.type)}, {"reason", value.reason}});
+  Json json = {
+      {"neuron", explanation.neuron},
+      {"steps", options.steps},
+      {"elements", options.elements},
+      {"step_ops", explanation.step_ops},
+      {"simplified_ops", explanation.simplified_ops},
+      {"expanded_ops", explanation.expanded_ops},
+      {"hoisted_ops", explanation.hoisted_ops},
+      {"inference", {{"passes", explanation.inference_passes}, {"kernels", kernels(explanation.inference)}}}};
+  if (explanation.untrainable.empty())
+    json["training"] = {{"passes", explanation.training_passes},
+                        {"floor", explanation.floor},
+                        {"ratio", explanation.ratio},
+                        {"launches", explanation.training.size()},
+                        {"kernels", kernels(explanation.training)},
+                        {"forward_ops", explanation.forward_ops},
+                        {"backward_ops", explanation.backward_ops},
+                        {"saved", saved},
+                        {"recomputed", explanation.recomputed},
+                        {"checkpoints", explanation.checkpoints},
+                        {"segment", explanation.segment},
+                        {"checkpoint_rows", explanation.checkpoint_rows},
+                        {"kept_alive", explanation.kept_alive},
+                        {"kept_alive_per_step", explanation.kept_alive_per_step}};
+  else
+    json["untrainable"] = explanation.untrainable;
+  json["text"] = explanation.text;
+  return {dumped(json)};
 }
 
 Outcome simulate(const Request& request) {

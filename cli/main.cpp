@@ -31,8 +31,8 @@ const Command commands[] = {
      "flexsn list neurons", cli::list},
     {"show", "Print a neuron as .fsn text, at any stage of the compiler", a_neuron,
      "flexsn show lif:tau=3,v_reset=none --stage expanded", cli::show},
-    {"explain", "Say what a run of a neuron will do: arguments, ops, memory traffic", a_neuron,
-     "flexsn explain plif", cli::explain},
+    {"explain", "Say what runs of a neuron will do: ops, kernels, traffic, what is saved and why", a_neuron,
+     "flexsn explain plif --T 8 --N 4194304 --budget 5", cli::explain},
     {"simulate", "Run a neuron over time and give every step as a row of CSV", a_neuron,
      "flexsn simulate alif --input ramp:0:3 --param tau=4 --T 200 --csv alif.csv", cli::simulate},
     {"check", "Verify neurons, and that the compiler keeps every bit of their results", a_neuron,
@@ -77,7 +77,11 @@ class Arguments {
            "Type a built-in neuron is traced for: f32 (default), f64, f16, bf16");
     if (name == "show") {
       text(sub, "--stage", request.stage, "STAGE",
-           "step (default), simplified, expanded, or joint (with gradients)");
+           "step (default), simplified, expanded, joint (with gradients),\n"
+           "forward, backward (its halves), or plan (of its kernels)");
+      text(sub, "--kind", request.kind, "KIND",
+           "With --stage plan: inference, inference_final_state, forward\n"
+           "or backward; by default the two of training");
       sub.add_flag("--canonical", request.canonical, "Without names: equal texts mean the same neuron");
       sub.add_flag("--locations", request.locations, "With the line each op was written on");
     }
@@ -90,6 +94,24 @@ class Arguments {
       text(sub, "--T", request.steps, "STEPS", "Number of time steps: 100 by default");
       text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1 by default");
       text(sub, "--csv", request.csv, "FILE", "Write there instead of standard output");
+    }
+    if (name == "explain") {
+      text(sub, "--T", request.steps, "STEPS", "Number of time steps: 16 by default");
+      text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1048576 by default");
+      sub.add_flag("--given-states", request.given_states,
+                   "States come from memory and their gradients are wanted");
+    }
+    if (name == "show" || name == "explain") {
+      many(sub, "--wanted", request.wanted, "NAME", "Argument whose gradient is wanted; by default all");
+      many(sub, "--arriving", request.arriving, "NAME", "Output that has a gradient; by default all");
+      text(sub, "--budget", request.budget, "BYTES",
+           "Most bytes kept from forward to backward per element and\nstep, inputs that are read again "
+           "included");
+      text(sub, "--costs", request.costs, "MODEL",
+           "What arithmetic costs beside memory: cpu (default), gpu,\nor bytes (nothing)");
+      text(sub, "--save", request.save, "HOW", "automatic (default), everything, per_step or rebuild");
+      text(sub, "--segment", request.segment, "STEPS", "Steps between checkpoints, a power of two");
+      sub.add_flag("--sequences", request.sequences, "Forward gives every state, not only the last");
     }
     if (name == "check") text(sub, "--seed", request.seed, "NUMBER", "Seed of the random data: 0 by default");
     if (name != "simulate") sub.add_flag("--json", request.json, "Print one JSON value");

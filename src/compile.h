@@ -5,7 +5,7 @@
 
 namespace flexsn {
 
-/// The step graph taken to `stage`.
+/// The step graph taken to `stage`: simplified or expanded.
 ir::Graph compile(const ir::Graph& step, Stage stage);
 
 }  // namespace flexsn

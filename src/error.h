@@ -1,6 +1,7 @@
 // How errors are raised: what the user can mend is a UserError, a broken promise of ours an InternalError.
 #pragma once
 
+#include <locale>
 #include <sstream>
 
 #include "flexsn/flexsn.h"
@@ -14,6 +15,7 @@ std::string digits_of(double number);
 template <class... Parts>
 std::string join(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // texts are the same whatever locale the program is in
   const auto print = [&](const auto& part) {
     if constexpr (std::is_floating_point_v<std::decay_t<decltype(part)>>)
       out << digits_of(part);

@@ -1,6 +1,10 @@
 #include "expand.h"
 
+#include <mutex>
+
 #include "build.h"
+#include "error.h"
+#include "interpret.h"
 #include "ops.h"
 
 namespace flexsn {
@@ -34,6 +38,26 @@ Graph expand(const Graph& graph) {
   } while (has_expanded_row(current));
   current.expanded = true;
   return without_dead_code(current);
+}
+
+int exact_op_count(const Graph& graph, Id id) {
+  const Node& node = graph.at(id);
+  const Row& row = row_of(node.op);
+  if (!row.is_expanded()) return 1;
+  Type types[max_arity] = {};
+  for (int i = 0; i < row.arity; ++i) types[i] = graph.at(node.operands[i]).type;
+  const std::optional<Type> t = type_variable(row, types);
+  internal_check(t.has_value(), "an illegal graph has no op count");
+  static std::mutex mutex;
+  static std::map<std::pair<Op, Type>, int> known;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = known.find({node.op, *t});
+    if (found != known.end()) return found->second;
+  }
+  const int count = op_count(expand(expansion_of(node.op, *t)));
+  const std::lock_guard lock(mutex);
+  return known[{node.op, *t}] = count;
 }
 
 }  // namespace flexsn

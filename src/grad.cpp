@@ -15,6 +15,7 @@ class Differentiator {
   Differentiator(const Graph& step, const GradRequest& request)
       : step_(step), request_(request), out_(without_dead_code(step)) {
     if (has_gradients(step)) fail("it already has gradients; differentiate the step it was made from");
+    if (step.expanded) fail("it is expanded to exact ops; differentiate the step it was made from");
     check_request();
     find_active();
   }
@@ -93,8 +94,10 @@ class Differentiator {
       const bool output = result.gives == Gives::output;
       const bool arrives =
           output ? !request_.results || (*request_.results)[index] : active_argument_[result.of];
-      if (!arrives || !active_[result.value]) continue;
-      any = true;
+      // The gradient of a state arrives even where its update takes none: with no steps the last state is the
+      // first.
+      if (!arrives || (output && !active_[result.value])) continue;
+      any |= active_[result.value];
       const std::string name = output ? result.name : out_.arguments[result.of].name;
       const V arrived =
           add_argument(out_, {.role = output ? Role::grad_output : Role::grad_next,
@@ -102,7 +105,7 @@ class Differentiator {
                               .mem = output ? result.mem : gradient_memory(out_.arguments[result.of]),
                               .of = output ? index : result.of,
                               .location = result.location});
-      add(result.value, arrived);
+      if (active_[result.value]) add(result.value, arrived);
     }
     if (!any)
       fail(

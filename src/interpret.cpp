@@ -1,128 +1,19 @@
-// A Frame holds the values of all nodes for one block of elements. Nodes are evaluated one after another
-// over the block by their row's kernel; an expanded row is a frame of its own, run on the same operands.
 // A scan takes each block through all of time, so that its values stay in the processor's cache.
 #include "interpret.h"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 
 #include "build.h"
 #include "environment.h"
 #include "error.h"
-#include "ops.h"
+#include "frame.h"
 
 namespace flexsn {
 
 using namespace ir;
 
 namespace {
-
-constexpr std::int64_t block_size = 512;
-constexpr std::size_t value_bytes = 8;  // the largest value is an f64
-
-std::size_t size_of(Type type) { return flexsn::size_of(natural_memory(type)); }
-
-/// Where a node's values are; stride 0 means one value for all elements.
-struct Slice {
-  const void* data = nullptr;
-  int stride = 1;
-};
-
-class Frame {
- public:
-  /// `block` is the largest number of elements that will be evaluated at once.
-  Frame(const Graph& graph, std::int64_t block)
-      : graph_(graph),
-        room_bytes_(static_cast<std::size_t>(block) * value_bytes),
-        slices_(graph.nodes.size()),
-        kernels_(graph.nodes.size()),
-        inner_(graph.nodes.size()) {
-    storage_.resize(graph.nodes.size() * room_bytes_);
-    for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-      const Node& node = graph.nodes[id];
-      if (node.op == Op::constant) write_constant(static_cast<Id>(id), node);
-      if (node.op == Op::constant || node.op == Op::argument || row_of(node.op).is_leaf()) continue;
-      const Row& row = row_of(node.op);
-      Type types[max_arity] = {};
-      for (int i = 0; i < row.arity; ++i) types[i] = graph.at(node.operands[i]).type;
-      const std::optional<Type> t = type_variable(row, types);
-      internal_check(t.has_value(), "the interpreter got an illegal graph");
-      if (row.is_expanded())
-        inner_[id] = expansion_frame(node.op, *t, block);
-      else
-        kernels_[id] = row.meaning.kernels[static_cast<int>(*t)];
-    }
-  }
-
-  const Graph& graph() const { return graph_; }
-  Slice& slice(Id id) { return slices_[id]; }
-  /// The node's own room for one block.
-  void* room(Id id) { return storage_.data() + static_cast<std::size_t>(id) * room_bytes_; }
-
-  /// Evaluates one node that has operands.
-  void run(Id id, std::int64_t count) {
-    const Node& node = graph_.at(id);
-    const int arity = row_of(node.op).arity;
-    const void* operands[max_arity] = {};
-    int strides[max_arity] = {};
-    bool uniform = true;
-    for (int i = 0; i < arity; ++i) {
-      const Slice& operand = slices_[node.operands[i]];
-      operands[i] = operand.data;
-      strides[i] = operand.stride;
-      uniform &= operand.stride == 0;
-    }
-    if (Frame* expansion = inner_[id]) {
-      for (int i = 0; i < arity; ++i)
-        expansion->slice(expansion->graph_.arguments[i].value) = {operands[i], strides[i]};
-      for (Id inside = 0; inside < static_cast<Id>(expansion->slices_.size()); ++inside) {
-        const Op op = expansion->graph_.at(inside).op;
-        if (op != Op::constant && op != Op::argument) expansion->run(inside, count);
-      }
-      // Other nodes use the same frame, so the result is copied out.
-      const Slice& result = expansion->slice(expansion->graph_.results[0].value);
-      std::memcpy(room(id), result.data,
-                  static_cast<std::size_t>(result.stride == 0 ? 1 : count) * size_of(node.type));
-      slices_[id] = {room(id), result.stride};
-      return;
-    }
-    kernels_[id](operands, strides, room(id), uniform ? 1 : count);
-    slices_[id] = {room(id), uniform ? 0 : 1};
-  }
-
- private:
-  void write_constant(Id id, const Node& node) {
-    const std::uint32_t word = static_cast<std::uint32_t>(node.immediate);
-    const bool truth = node.immediate != 0;
-    if (node.type == Type::f64)
-      std::memcpy(room(id), &node.immediate, sizeof node.immediate);
-    else if (node.type == Type::b1)
-      std::memcpy(room(id), &truth, sizeof truth);
-    else
-      std::memcpy(room(id), &word, sizeof word);
-    slices_[id] = {room(id), 0};
-  }
-
-  /// One frame serves all nodes of the same row and type.
-  Frame* expansion_frame(Op op, Type t, std::int64_t block) {
-    std::unique_ptr<Frame>& frame = expansions_[{op, t}];
-    if (!frame) frame = std::make_unique<Frame>(expansion_of(op, t), block);
-    return frame.get();
-  }
-
-  const Graph& graph_;
-  const std::size_t room_bytes_;
-  std::vector<Slice> slices_;
-  std::vector<Kernel> kernels_;
-  std::map<std::pair<Op, Type>, std::unique_ptr<Frame>> expansions_;
-  std::vector<Frame*> inner_;  ///< for each node of an expanded row
-  std::vector<std::byte> storage_;
-};
-
-const std::byte* element(const void* base, Mem mem, std::int64_t index) {
-  return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(flexsn::size_of(mem));
-}
 
 template <class From, class To, class Convert>
 void convert_all(const void* from, void* to, std::int64_t count, Convert convert) {
@@ -135,10 +26,7 @@ void convert_all(const void* from, void* to, std::int64_t count, Convert convert
 class Scanner {
  public:
   Scanner(const Graph& graph, const Scan& scan)
-      : graph_(graph),
-        scan_(scan),
-        frame_(graph, std::clamp<std::int64_t>(scan.elements, 1, block_size)),
-        hoisted_(hoistable(graph)) {
+      : graph_(graph), scan_(scan), frame_(graph, std::clamp<std::int64_t>(scan.elements, 1, block_size)) {
     for (const Result& result : graph.results)
       next_rooms_.emplace_back(result.gives == Gives::next ? block_size * value_bytes : 0);
   }
@@ -152,11 +40,6 @@ class Scanner {
   }
 
  private:
-  bool is_op(Id id) const {
-    const Op op = graph_.at(id).op;
-    return op != Op::constant && op != Op::argument && !row_of(op).is_leaf();
-  }
-
   void load_argument(std::size_t index, std::int64_t t) {
     const Argument& argument = graph_.arguments[index];
     const Source& source = scan_.sources[index];
@@ -182,15 +65,7 @@ class Scanner {
       if (argument.role == Role::state || (argument.role == Role::param && !argument.per_step))
         load_argument(i, 0);
     }
-    for (Id id = 0; id < static_cast<Id>(graph_.nodes.size()); ++id) {
-      if (graph_.at(id).op == Op::element_index) {
-        auto* indices = static_cast<std::int32_t*>(frame_.room(id));
-        for (std::int64_t n = 0; n < count_; ++n)
-          indices[n] = static_cast<std::int32_t>(static_cast<std::uint32_t>(first_ + n));
-        frame_.slice(id) = {indices, 1};
-      }
-      if (is_op(id) && hoisted_[id]) frame_.run(id, count_);
-    }
+    frame_.run_once(first_, count_);
     if (scan_.steps > 0) return;
     for (std::size_t i = 0; i < graph_.results.size(); ++i) {
       const Result& result = graph_.results[i];
@@ -205,14 +80,7 @@ class Scanner {
       if (argument.role != Role::state && (argument.role != Role::param || argument.per_step))
         load_argument(i, t);
     }
-    for (Id id = 0; id < static_cast<Id>(graph_.nodes.size()); ++id) {
-      if (graph_.at(id).op == Op::step_index) {
-        *static_cast<std::int32_t*>(frame_.room(id)) =
-            static_cast<std::int32_t>(static_cast<std::uint32_t>(scan_.first_step + t));
-        frame_.slice(id) = {frame_.room(id), 0};
-      }
-      if (is_op(id) && !hoisted_[id]) frame_.run(id, count_);
-    }
+    frame_.run_step(scan_.first_step + t, count_);
     for (std::size_t i = 0; i < graph_.results.size(); ++i) {
       const Target& target = scan_.targets[i];
       const Slice& value = frame_.slice(graph_.results[i].value);
@@ -256,7 +124,6 @@ class Scanner {
   const Graph& graph_;
   const Scan& scan_;
   Frame frame_;
-  const std::vector<bool> hoisted_;
   std::vector<std::vector<std::byte>> next_rooms_;
   std::int64_t first_ = 0, count_ = 0;
 };

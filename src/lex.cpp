@@ -62,18 +62,18 @@ Token Lexer::next() {
   while (position_ < text_.size() && (peek() == ' ' || peek() == '\t' || peek() == '\r')) step();
   if (position_ < text_.size() && peek() == '#')
     while (position_ < text_.size() && peek() != '\n') step();
-  Token token{Kind::text_end, "end of text", line_, column_};
+  Token token{TokenKind::text_end, "end of text", line_, column_};
   if (position_ >= text_.size()) return token;
   const char c = peek();
   const std::size_t start = position_;
   if (c == '\n') {
     step();
-    return {Kind::line_end, "end of line", token.line, token.column};
+    return {TokenKind::line_end, "end of line", token.line, token.column};
   }
   if (c == '"') return string_token(token);
   if (is_letter(c)) {
     while (position_ < text_.size() && (is_letter(peek()) || is_digit(peek()) || peek() == '.')) step();
-    token.kind = Kind::word;
+    token.kind = TokenKind::word;
   } else if (is_digit(c) || c == '-' || c == '+' || c == '.') {
     step();
     // An exponent's sign belongs to the number: 1e-5, 0x1p+3.
@@ -82,10 +82,10 @@ Token Lexer::next() {
             ((peek() == '-' || peek() == '+') &&
              std::string_view("eEpP").find(text_[position_ - 1]) != std::string_view::npos)))
       step();
-    token.kind = Kind::number;
+    token.kind = TokenKind::number;
   } else if (std::string_view("%:=,()[]{}@").find(c) != std::string_view::npos) {
     step();
-    token.kind = Kind::symbol;
+    token.kind = TokenKind::symbol;
   } else {
     fail(line_, column_,
          join("unexpected character '", shown(c),
@@ -96,7 +96,7 @@ Token Lexer::next() {
 }
 
 Token Lexer::string_token(Token token) {
-  token.kind = Kind::string;
+  token.kind = TokenKind::string;
   token.text.clear();
   step();
   while (position_ < text_.size() && peek() != '"' && peek() != '\n') {

@@ -5,10 +5,10 @@
 
 namespace flexsn {
 
-enum class Kind { word, number, string, symbol, line_end, text_end };
+enum class TokenKind { word, number, string, symbol, line_end, text_end };
 
 struct Token {
-  Kind kind = Kind::text_end;
+  TokenKind kind = TokenKind::text_end;
   std::string text;
   int line = 1, column = 1;
 };
@@ -25,7 +25,7 @@ class Lexer {
   [[noreturn]] void fail(int line, int column, const std::string& message) const {
     user_error(file_, ":", line, ":", column, ": ", message);
   }
-  /// The next token; at the end of the text again and again Kind::text_end.
+  /// The next token; at the end of the text again and again TokenKind::text_end.
   Token next();
 
  private:

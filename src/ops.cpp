@@ -71,13 +71,13 @@ std::string_view name_of(Op op) {
 }
 
 Type operand_type(const Row& row, int index, Type t) {
-  return type_of(index == 0 ? row.meaning.sig.first : Slot::T, t);
+  return type_of(index == 0 ? row.meaning.sig.first : SigType::T, t);
 }
 
 std::optional<Type> type_variable(const Row& row, const Type* operand_types) {
   if (row.is_leaf()) return Type::i32;
   // Where the first operand has a fixed type, the second one shows T.
-  const Type t = operand_types[row.meaning.sig.first == Slot::T ? 0 : 1];
+  const Type t = operand_types[row.meaning.sig.first == SigType::T ? 0 : 1];
   if (!row.meaning.sig.types.has(t)) return {};
   for (int i = 0; i < row.arity; ++i)
     if (operand_types[i] != operand_type(row, i, t)) return {};
@@ -101,7 +101,7 @@ std::string names_of(const TypeSet& types) {
 
 std::string type_mismatch(const Row& row, const Type* operand_types) {
   const Sig& sig = row.meaning.sig;
-  const int first_variable = sig.first == Slot::T ? 0 : 1;
+  const int first_variable = sig.first == SigType::T ? 0 : 1;
   if (first_variable == 1 && operand_types[0] != type_of(sig.first, Type::f32))
     return join("operand 1 of '", row.name, "' must be ", name_of(type_of(sig.first, Type::f32)), ", found ",
                 name_of(operand_types[0]), "; make one with a comparison, such as %x > 0 written gt %x, 0");

@@ -11,7 +11,7 @@ namespace flexsn::ir {
 // ---- signatures ----------------------------------------------------------------------------------
 
 /// An operand or result either has the row's type variable T or one fixed type.
-enum class Slot : std::uint8_t { T, f32, f64, i32, b1 };
+enum class SigType : std::uint8_t { T, f32, f64, i32, b1 };
 
 struct TypeSet {
   bool f32 = false, f64 = false, i32 = false, b1 = false;
@@ -33,12 +33,12 @@ struct TypeSet {
 /// Which types T may be, and what operands and result are in terms of T.
 struct Sig {
   TypeSet types;
-  Slot result = Slot::T;
-  Slot first = Slot::T;  ///< the first operand; all others are T
+  SigType result = SigType::T;
+  SigType first = SigType::T;  ///< the first operand; all others are T
 };
 
-constexpr Type type_of(Slot slot, Type t) {
-  return slot == Slot::T ? t : static_cast<Type>(static_cast<int>(slot) - 1);
+constexpr Type type_of(SigType slot, Type t) {
+  return slot == SigType::T ? t : static_cast<Type>(static_cast<int>(slot) - 1);
 }
 
 /// The signatures that rows name.
@@ -47,15 +47,15 @@ inline constexpr TypeSet floats = {true, true, false, false}, numbers = {true, t
                          everything = {true, true, true, true}, whole = {false, false, true, true};
 inline constexpr Sig real = {floats}, arith = {numbers}, logic = {whole}, any = {everything},
                      integer = {{false, false, true, false}}, single = {{true, false, false, false}},
-                     order = {numbers, Slot::b1}, equality = {everything, Slot::b1},
-                     classify = {floats, Slot::b1}, choose = {everything, Slot::T, Slot::b1},
-                     into_f32 = {everything, Slot::f32}, into_f64 = {everything, Slot::f64},
-                     into_i32 = {everything, Slot::i32}, into_bool = {everything, Slot::b1},
-                     number_to_i32 = {numbers, Slot::i32},
-                     f32_to_i32 = {{true, false, false, false}, Slot::i32},
-                     f64_to_i32 = {{false, true, false, false}, Slot::i32},
-                     i32_to_f32 = {{false, false, true, false}, Slot::f32},
-                     i32_to_f64 = {{false, false, true, false}, Slot::f64};
+                     order = {numbers, SigType::b1}, equality = {everything, SigType::b1},
+                     classify = {floats, SigType::b1}, choose = {everything, SigType::T, SigType::b1},
+                     into_f32 = {everything, SigType::f32}, into_f64 = {everything, SigType::f64},
+                     into_i32 = {everything, SigType::i32}, into_bool = {everything, SigType::b1},
+                     number_to_i32 = {numbers, SigType::i32},
+                     f32_to_i32 = {{true, false, false, false}, SigType::i32},
+                     f64_to_i32 = {{false, true, false, false}, SigType::i32},
+                     i32_to_f32 = {{false, false, true, false}, SigType::f32},
+                     i32_to_f64 = {{false, false, true, false}, SigType::f64};
 }  // namespace sig
 
 // ---- meaning -------------------------------------------------------------------------------------
@@ -104,10 +104,11 @@ void run_kernel(const void* const* operands, const int* strides, void* result, s
   const bool dense = ((strides[I] == 1) && ...);
   if (dense) {
     for (std::int64_t n = 0; n < count; ++n)
-      out[n] = F{}(static_cast<const native<type_of(I == 0 ? sig.first : Slot::T, t)>*>(operands[I])[n]...);
+      out[n] =
+          F{}(static_cast<const native<type_of(I == 0 ? sig.first : SigType::T, t)>*>(operands[I])[n]...);
   } else {
     for (std::int64_t n = 0; n < count; ++n)
-      out[n] = F{}(static_cast<const native<type_of(I == 0 ? sig.first : Slot::T, t)>*>(
+      out[n] = F{}(static_cast<const native<type_of(I == 0 ? sig.first : SigType::T, t)>*>(
           operands[I])[n * strides[I]]...);
   }
 }
@@ -171,7 +172,7 @@ constexpr Meaning expanded(F) {
 }
 
 /// The meaning of a leaf: an i32 that whoever runs the step supplies.
-inline constexpr Meaning leaf = {.sig = {{}, Slot::i32}};
+inline constexpr Meaning leaf = {.sig = {{}, SigType::i32}};
 
 // ---- derivative ----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class Parser {
     if (!is_word("neuron"))
       fail(join("expected 'neuron', found ", found(), "; a text starts with: neuron NAME {"));
     take();
-    if ((token_.kind == Kind::word && token_.text != "expanded") || token_.kind == Kind::string)
+    if ((token_.kind == TokenKind::word && token_.text != "expanded") || token_.kind == TokenKind::string)
       graph_.name = take().text;
     if (is_word("expanded")) {
       graph_.expanded = true;
@@ -46,15 +46,15 @@ class Parser {
     }
     expect_symbol("{", "a neuron's statements stand between { and }");
     for (skip_lines(); !is_symbol("}"); skip_lines()) {
-      if (token_.kind == Kind::text_end) fail("the text ends inside the neuron; close it with }");
+      if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
       statement();
-      if (token_.kind == Kind::text_end) fail("the text ends inside the neuron; close it with }");
-      if (token_.kind != Kind::line_end && !is_symbol("}"))
+      if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
+      if (token_.kind != TokenKind::line_end && !is_symbol("}"))
         fail(join("expected the end of the line, found ", found(), "; write one statement a line"));
     }
     take();
     skip_lines();
-    if (token_.kind != Kind::text_end)
+    if (token_.kind != TokenKind::text_end)
       fail(join("expected the end of the text after }, found ", found(), "; a file holds one neuron"));
     resolve_gradients();
     return std::move(graph_);
@@ -68,12 +68,14 @@ class Parser {
     return old;
   }
   void skip_lines() {
-    while (token_.kind == Kind::line_end) take();
+    while (token_.kind == TokenKind::line_end) take();
   }
-  bool is_symbol(std::string_view text) const { return token_.kind == Kind::symbol && token_.text == text; }
-  bool is_word(std::string_view text) const { return token_.kind == Kind::word && token_.text == text; }
+  bool is_symbol(std::string_view text) const {
+    return token_.kind == TokenKind::symbol && token_.text == text;
+  }
+  bool is_word(std::string_view text) const { return token_.kind == TokenKind::word && token_.text == text; }
   std::string found() const {
-    if (token_.kind == Kind::line_end || token_.kind == Kind::text_end) return "the " + token_.text;
+    if (token_.kind == TokenKind::line_end || token_.kind == TokenKind::text_end) return "the " + token_.text;
     return "'" + token_.text + "'";
   }
   [[noreturn]] void fail_at(const Token& token, const std::string& message) const {
@@ -85,7 +87,7 @@ class Parser {
     take();
   }
   std::string name(std::string_view what) {
-    if (token_.kind != Kind::word && token_.kind != Kind::string)
+    if (token_.kind != TokenKind::word && token_.kind != TokenKind::string)
       fail(join("expected the name of ", what, ", found ", found(),
                 "; a name is a word, or any text in quotes"));
     return take().text;
@@ -95,7 +97,8 @@ class Parser {
   /// `%name` or `%number`.
   std::string value_name() {
     expect_symbol("%", "a value is written %name or %number");
-    if (token_.kind != Kind::word && token_.kind != Kind::string && token_.kind != Kind::number)
+    if (token_.kind != TokenKind::word && token_.kind != TokenKind::string &&
+        token_.kind != TokenKind::number)
       fail(join("expected a value's name after %, found ", found(), "; write %name or %number"));
     return take().text;
   }
@@ -134,7 +137,7 @@ class Parser {
     return number;
   }
   bool at_literal() const {
-    return token_.kind == Kind::number || is_word("nan") || is_word("inf") || is_word("true") ||
+    return token_.kind == TokenKind::number || is_word("nan") || is_word("inf") || is_word("true") ||
            is_word("false");
   }
 
@@ -145,7 +148,7 @@ class Parser {
       written.value = value_named(at, value_name());
     } else if (at_literal()) {
       written.number = number_text();
-    } else if (token_.kind == Kind::word && mem_named(token_.text) && value_type_named(token_.text)) {
+    } else if (token_.kind == TokenKind::word && mem_named(token_.text) && value_type_named(token_.text)) {
       written.typed = *value_type_named(take().text);
       expect_symbol("(", "a typed literal is written f32(0.5)");
       if (!at_literal())
@@ -164,7 +167,7 @@ class Parser {
   }
 
   Mem memory_type() {
-    if (token_.kind != Kind::word)
+    if (token_.kind != TokenKind::word)
       fail(join("expected a type, found ", found(), "; the types are f16, bf16, f32, f64, i32, u8 and bool"));
     if (token_.text == "i64" || token_.text == "int64")
       fail(join("there is no type '", token_.text, "'; use i32"));
@@ -182,13 +185,13 @@ class Parser {
   void optional_location(Location& location) {
     if (!is_symbol("@")) return;
     take();
-    if (token_.kind != Kind::string)
+    if (token_.kind != TokenKind::string)
       fail(join("expected a file name in quotes, found ", found(),
                 "; a location is written @ \"file.cpp\":12"));
     const std::string file = take().text;
     expect_symbol(":", "a location is written @ \"file.cpp\":12");
     const std::optional<std::uint64_t> line = read_literal(Type::i32, token_.text);
-    if (token_.kind != Kind::number || !line || number_of(Type::i32, *line) < 0)
+    if (token_.kind != TokenKind::number || !line || number_of(Type::i32, *line) < 0)
       fail(join("expected a line number, found ", found(), "; a location is written @ \"file.cpp\":12"));
     take();
     auto known = files_.find(file);
@@ -202,7 +205,7 @@ class Parser {
   // ---- statements ----
   void statement() {
     if (is_symbol("%")) return op_statement();
-    if (token_.kind != Kind::word)
+    if (token_.kind != TokenKind::word)
       fail(join("expected a statement, found ", found(),
                 "; it starts with input, state, param, output, next or %name ="));
     const std::string word = token_.text;
@@ -313,7 +316,8 @@ class Parser {
       fail(join("expected 'output' or 'next', found ", found(),
                 "; a gradient is declared like: grad g : f32 of output z"));
     take();
-    if (token_.kind != Kind::word && token_.kind != Kind::string && token_.kind != Kind::number)
+    if (token_.kind != TokenKind::word && token_.kind != TokenKind::string &&
+        token_.kind != TokenKind::number)
       fail(join("expected an output's name or number, found ", found(), "; write: of output z"));
     pending_outputs_.push_back({graph_.arguments.size(), take()});
   }
@@ -385,7 +389,7 @@ class Parser {
     const Token at = token_;
     const std::string name = value_name();
     expect_symbol("=", "an op is written like: %h = add %x, %v");
-    if (token_.kind != Kind::word)
+    if (token_.kind != TokenKind::word)
       fail(join("expected an op, found ", found(), "; an op is written like: %h = add %x, %v"));
     const Token op_token = take();
     const std::optional<Op> op = op_named(op_token.text);
@@ -394,7 +398,7 @@ class Parser {
                              "; `flexsn list ops` shows all"));
     const Row& row = row_of(*op);
     std::vector<Written> operands;
-    if (token_.kind != Kind::line_end && token_.kind != Kind::text_end && !is_symbol(":") &&
+    if (token_.kind != TokenKind::line_end && token_.kind != TokenKind::text_end && !is_symbol(":") &&
         !is_symbol("@") && !is_symbol("}")) {
       operands.push_back(operand());
       while (is_symbol(",")) {
@@ -428,12 +432,12 @@ class Parser {
   Id add_op(const Token& at, Op op, const std::vector<Written>& operands, std::optional<Type> annotation) {
     const Row& row = row_of(op);
     const Sig& sig = row.meaning.sig;
-    const int first_variable = sig.first == Slot::T ? 0 : 1;
+    const int first_variable = sig.first == SigType::T ? 0 : 1;
     // T is what the operands that have a type say, else what the annotation says.
     std::optional<Type> t;
     for (int i = first_variable; i < row.arity && !t; ++i)
       t = operands[i].value != no_id ? graph_.at(operands[i].value).type : operands[i].typed;
-    if (!t && sig.result == Slot::T) t = annotation;
+    if (!t && sig.result == SigType::T) t = annotation;
     Node node{.op = op};
     Type types[max_arity] = {};
     for (int i = 0; i < row.arity; ++i) {
@@ -472,7 +476,7 @@ class Parser {
       names.push_back(result.name);
     }
     for (const auto& [argument, token] : pending_outputs_) {
-      const auto& outputs = token.kind == Kind::number ? by_number : by_name;
+      const auto& outputs = token.kind == TokenKind::number ? by_number : by_name;
       const auto known = outputs.find(token.text);
       if (known == outputs.end())
         fail_at(token, join("there is no output '", token.text, "'", did_you_mean(token.text, names),

@@ -6,6 +6,7 @@
 #include "grad.h"
 #include "reduce.h"
 #include "simplify.h"
+#include "train.h"
 #include "verify.h"
 
 namespace flexsn {
@@ -14,40 +15,29 @@ using namespace ir;
 
 namespace {
 
-/// What is asked for, as flags for each argument and result of the step.
-GradRequest request_for(const Graph& step, const Arriving& arriving, const std::vector<std::string>& wanted) {
-  const auto fail = [&](const auto&... parts) { user_error("neuron '", step.name, "': ", parts...); };
+/// What the call asks for, as training.
+Training training_for(const Graph& step, const Arguments& arguments, const Arriving& arriving,
+                      const std::vector<std::string>& wanted) {
   if (arriving.outputs.empty() && arriving.states.empty())
-    fail("no gradient arrives; give one of an output or of a state");
-  GradRequest request;
-  request.arguments.emplace();
-  std::vector<std::string> names;
-  for (const Argument& argument : step.arguments) {
-    names.push_back(argument.name);
-    const bool named = std::find(wanted.begin(), wanted.end(), argument.name) != wanted.end();
-    request.arguments->push_back(wanted.empty() ? is_float(value_type(argument.mem)) : named);
+    user_error("neuron '", step.name, "': no gradient arrives; give one of an output or of a state");
+  Training training{.type = arguments.type, .wanted = wanted, .state_sequences = arguments.state_sequences};
+  training.arriving.emplace();
+  for (const auto& [name, array] : arriving.outputs) training.arriving->push_back(name);
+  std::vector<std::string> states;
+  for (const Argument& argument : step.arguments)
+    if (argument.role == Role::state) states.push_back(argument.name);
+  for (const auto& [name, array] : arriving.states) {
+    const auto found = std::find_if(step.arguments.begin(), step.arguments.end(), [&](const Argument& a) {
+      return a.role == Role::state && a.name == name;
+    });
+    if (found == step.arguments.end())
+      user_error("neuron '", step.name, "': there is no state '", name, "' for a gradient to arrive at",
+                 did_you_mean(name, states));
+    if (!is_float(value_type(found->mem)))
+      user_error("neuron '", step.name, "': state '", name, "' is ", name_of(found->mem),
+                 " and carries no gradient; leave its gradient out");
   }
-  for (const std::string& name : wanted)
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      fail("there is no argument '", name, "' to take a gradient of", did_you_mean(name, names));
-  request.results.emplace();
-  std::vector<std::string> outputs;
-  for (const Result& result : step.results) {
-    const bool arrives = result.gives == Gives::output && arriving.outputs.contains(result.name);
-    if (arrives && !is_float(value_type(result.mem)))
-      fail("output '", result.name, "' is ", name_of(result.mem),
-           " and carries no gradient; leave its gradient out");
-    request.results->push_back(arrives);
-    if (result.gives == Gives::output) outputs.push_back(result.name);
-  }
-  for (const auto& [name, array] : arriving.outputs)
-    if (std::find(outputs.begin(), outputs.end(), name) == outputs.end())
-      fail("there is no output '", name, "' for a gradient to arrive at", did_you_mean(name, outputs));
-  for (const auto& [name, array] : arriving.states)
-    if (std::none_of(step.arguments.begin(), step.arguments.end(),
-                     [&](const Argument& a) { return a.role == Role::state && a.name == name; }))
-      fail("there is no state '", name, "' for a gradient to arrive at", did_you_mean(name, names));
-  return request;
+  return training;
 }
 
 class BackwardRun {
@@ -149,7 +139,8 @@ class BackwardRun {
 Gradients run_backward(const Neuron& neuron, const Arguments& arguments, const Arriving& arriving,
                        const std::vector<std::string>& wanted) {
   const Graph step = verified(simplify(neuron.graph(arguments.type)), "simplify");
-  const Graph joint = verified(grad(step, request_for(step, arriving, wanted)), "grad");
+  const Training training = training_for(step, arguments, arriving, wanted);
+  const Graph joint = verified(grad(step, request_of(step, training)), "grad");
   Gradients gradients = BackwardRun(step, joint, arguments, arriving).run();
   if (wanted.empty()) return gradients;
   // States that only pass gradients on were computed too, but not asked for.

@@ -55,6 +55,7 @@ Surrogate super_spike(double alpha) {
 Value spike(const Operand& u, const Surrogate& surrogate) {
   const Trace::Lines lines(u);
   const Value& distance = Trace::value_of(u);
+  if (Trace::is_smooth(distance) && surrogate.smooth) return surrogate.smooth(distance);
   const Value fired = select(distance >= 0.0, like(distance, 1), like(distance, 0));
   // The derivative of u * constant is that constant, so any derivative can be given as a formula.
   return with_grad(fired, distance * detach(surrogate.derivative(distance)));

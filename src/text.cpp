@@ -56,6 +56,7 @@ class Printer {
   }
 
   std::string text() {
+    out_.imbue(std::locale::classic());
     out_ << "neuron";
     if (style_.names && !graph_.name.empty()) out_ << ' ' << name_text(graph_.name);
     if (graph_.expanded) out_ << " expanded";
@@ -135,12 +136,12 @@ class Printer {
     const Node& node = graph_.nodes[id];
     const Row& row = row_of(node.op);
     bool shown = false;  // does an operand other than a constant show T?
-    for (int i = row.meaning.sig.first == Slot::T ? 0 : 1; i < row.arity; ++i)
+    for (int i = row.meaning.sig.first == SigType::T ? 0 : 1; i < row.arity; ++i)
       shown |= graph_.at(node.operands[i]).op != Op::constant;
     out_ << indent() << '%' << names_[id] << " = " << row.name;
     for (int i = 0; i < row.arity; ++i) {
       const Node& operand = graph_.at(node.operands[i]);
-      const bool fixed = i == 0 && row.meaning.sig.first != Slot::T;
+      const bool fixed = i == 0 && row.meaning.sig.first != SigType::T;
       out_ << (i ? ", " : " ");
       if (operand.op == Op::constant && (fixed || shown))
         out_ << literal(operand.type, operand.immediate);

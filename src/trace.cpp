@@ -55,8 +55,8 @@ std::string place(const std::source_location& where) {
 
 }  // namespace
 
-Trace::Trace(std::string neuron, Mem type, std::map<std::string, Mem> state_types)
-    : neuron_(std::move(neuron)), type_(type), state_types_(std::move(state_types)) {
+Trace::Trace(std::string neuron, Mem type, std::map<std::string, Mem> state_types, bool smooth)
+    : neuron_(std::move(neuron)), type_(type), state_types_(std::move(state_types)), smooth_(smooth) {
   graph_.name = neuron_;
 }
 
@@ -347,7 +347,7 @@ Value Trace::apply_here(Op op, const Operand* operands, int count, const std::so
       require_active(operands[i].value_->id_, where);
   const Row& row = row_of(op);
   const Sig& sig = row.meaning.sig;
-  const int first = sig.first == Slot::T ? 0 : 1;
+  const int first = sig.first == SigType::T ? 0 : 1;
   V nodes[max_arity];
   if (first == 1) {
     const bool is_bool = operands[0].value_ && memory_[own(*operands[0].value_, where)] == Mem::b8;
@@ -361,7 +361,7 @@ Value Trace::apply_here(Op op, const Operand* operands, int count, const std::so
   const Mem mem = common_type(op, operands, first, count, where);
   for (int i = first; i < count; ++i) nodes[i] = {&graph_, operand(operands[i], mem, where)};
   const V result = ir::apply(op, nodes, count);
-  Mem result_mem = sig.result == Slot::T ? mem : natural_memory(result.type());
+  Mem result_mem = sig.result == SigType::T ? mem : natural_memory(result.type());
   if (op == Op::round_f16) result_mem = Mem::f16;
   if (op == Op::round_bf16) result_mem = Mem::bf16;
   if (op == Op::round_u8) result_mem = Mem::u8;
@@ -451,7 +451,7 @@ Neuron::Neuron(ir::Graph graph) : name_(graph.name) {
   fixed_ = std::make_shared<const ir::Graph>(std::move(graph));
 }
 
-ir::Graph Neuron::graph(Mem type) const {
+ir::Graph Neuron::graph(Mem type, bool smooth) const {
   if (fixed_) return *fixed_;
   if (!is_float(type))
     user_error("neuron '", name_, "': a neuron is traced for f16, bf16, f32 or f64, found ",
@@ -459,7 +459,7 @@ ir::Graph Neuron::graph(Mem type) const {
   // Widening a state can widen the update of another one; types only grow, so this ends.
   std::map<std::string, Mem> state_types;
   for (std::size_t round = 0;; ++round) {
-    const auto trace = std::make_shared<Trace>(name_, type, state_types);
+    const auto trace = std::make_shared<Trace>(name_, type, state_types, smooth);
     ir::Graph graph = trace->run(step_);
     if (trace->widened().empty()) return graph;
     // A state widens twice at most: f16, f32, f64.

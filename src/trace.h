@@ -11,8 +11,9 @@ Mem promote(Mem a, Mem b);
 /// One run of a user's step function.
 class Trace : public std::enable_shared_from_this<Trace> {
  public:
-  /// `type` is for arguments that name none; `state_types` for such states by name.
-  Trace(std::string neuron, Mem type, std::map<std::string, Mem> state_types);
+  /// `type` is for arguments that name none; `state_types` for such states by name; with `smooth`, spikes are
+  /// the smooth functions of their surrogates.
+  Trace(std::string neuron, Mem type, std::map<std::string, Mem> state_types, bool smooth);
 
   /// Runs `step` and gives its graph.
   ir::Graph run(const std::function<void(Step&)>& step);
@@ -25,6 +26,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   static Value named(const Value& value, std::string_view name, const std::source_location& where);
   static const Value& value_of(const Operand& operand);
   static Value like(const Operand& operand, double number);
+  static bool is_smooth(const Value& value) { return value.trace_->smooth_; }
   static const std::source_location& where_of(const Operand& operand) { return operand.where_; }
   Value argument(ir::Argument argument, std::optional<Mem> type, const std::source_location& where);
   Value leaf(ir::Op op, const std::source_location& where);
@@ -79,6 +81,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   std::vector<Update> updates_;
   std::optional<std::source_location> lines_;
   bool active_ = false;
+  const bool smooth_;
 };
 
 }  // namespace flexsn

@@ -634,8 +634,8 @@ std::string types_text(const Row& row) {
   const Sig& sig = row.meaning.sig;
   if (row.is_leaf()) return "gives i32";
   std::string text = names_of(sig.types);
-  if (sig.first != Slot::T) text = join("a: ", name_of(type_of(sig.first, Type::f32)), "; b, c: ", text);
-  if (sig.result != Slot::T) text += join("; gives ", name_of(type_of(sig.result, Type::f32)));
+  if (sig.first != SigType::T) text = join("a: ", name_of(type_of(sig.first, Type::f32)), "; b, c: ", text);
+  if (sig.result != SigType::T) text += join("; gives ", name_of(type_of(sig.result, Type::f32)));
   return text;
 }
 

@@ -223,9 +223,59 @@ TEST_F(Cli, Explain) {
   EXPECT_EQ(output({"explain", examples + "plateau.fsn"}).find("neuron plateau\n"), 0u);
   const json explained = parsed({"explain", "plif", "--dtype", "f16", "--json"});
   EXPECT_EQ(explained.at("neuron"), "plif");
-  EXPECT_EQ(explained.at("bytes_read"), 2);
+  EXPECT_EQ(explained.at("inference").at("kernels").at(0).at("read_per_step"), 2);
   EXPECT_GT(explained.at("hoisted_ops"), 0);
   EXPECT_EQ(explained.at("text"), output({"explain", "plif", "--dtype", "f16"}));
+  const json training = parsed({"explain", "lif", "--T", "8", "--N", "4194304", "--json"}).at("training");
+  EXPECT_LE(training.at("passes"), 5.3);
+  EXPECT_EQ(training.at("launches"), 2);
+  EXPECT_EQ(training.at("checkpoints"), json::array({"v"}));
+  EXPECT_GE(training.at("ratio"), 1.0);
+  const json tight = parsed({"explain", "lif", "--budget", "4", "--json"}).at("training");
+  EXPECT_EQ(tight.at("saved").at(0).at("name"), "saved_h");
+  EXPECT_EQ(tight.at("kept_alive_per_step"), 4);
+  EXPECT_TRUE(parsed({"explain", corpus + "/integers.fsn", "--json"}).contains("untrainable"));
+  expect_error(1, {"explain", "lif", "--budget", "1"}, "at least 4 bytes must stay");
+  expect_error(1, {"explain", "lif", "--segment", "3"}, "a power of two");
+  expect_error(1, {"explain", "lif", "--wanted", "xx"}, "no argument 'xx'");
+  expect_error(1, {"show", "lif", "--stage", "joint", "--arriving", "z"}, "no output 'z'");
+  expect_error(2, {"explain", "lif", "--budget", "much"}, "--budget must be a number of bytes");
+  expect_error(2, {"explain", "lif", "--costs", "tpu"}, "--costs must be cpu, gpu or bytes, found 'tpu'");
+  expect_error(2, {"explain", "lif", "--save", "all"}, "--save must be automatic, everything");
+  expect_error(2, {"explain", "lif", "--T", "-1"}, "--T must be a whole number from 0");
+}
+
+TEST_F(Cli, CheckComparesGradientsAndPlans) {
+  const json checked =
+      parsed({"check", "lif", "lif:surrogate=super_spike", corpus + "/integers.fsn", "--json"});
+  for (const int neuron : {0, 1}) {
+    std::map<std::string, std::string> details;
+    for (const json& check : checked.at(neuron).at("checks")) details[check.at("what")] = check.at("detail");
+    EXPECT_NE(details.at("gradients agree with differences").find("384 compared"), std::string::npos)
+        << details.at("gradients agree with differences");
+    EXPECT_EQ(details.at("plan 'rebuilt' keeps every bit, segments of 2"), "off by 0; 1, 7, 16 steps");
+    EXPECT_EQ(details.at("plan 'everything saved' keeps every bit"), "off by 0; 1, 7, 16 steps");
+  }
+  EXPECT_NE(checked.at(2).at("checks").back().at("detail").get<std::string>().find("none: "),
+            std::string::npos);
+}
+
+TEST_F(Cli, ShowsTheHalvesAndThePlans) {
+  const std::string forward = output({"show", "plif", "--stage", "forward", "--save", "everything"});
+  EXPECT_EQ(output({"show", "-"}, forward), forward);
+  EXPECT_NE(forward.find("output saved_"), std::string::npos);
+  const std::string backward = output({"show", "plif", "--stage", "backward", "--save", "everything"});
+  EXPECT_EQ(output({"show", "-"}, backward), backward);
+  EXPECT_NE(output({"show", "lif", "--stage", "backward"}).find("neuron lif_rebuild {"), std::string::npos);
+  const std::string plans = output({"show", "lif", "--stage", "plan"});
+  EXPECT_EQ(plans, output({"show", "lif", "--stage", "plan", "--kind", "forward"}) +
+                       output({"show", "lif", "--stage", "plan", "--kind", "backward"}));
+  for (const char* kind : {"inference", "inference_final_state"})
+    EXPECT_EQ(output({"show", corpus + "/integers.fsn", "--stage", "plan", "--kind", kind})
+                  .find(std::string("plan ") + kind),
+              0u);
+  expect_error(2, {"show", "lif", "--kind", "forward"}, "give --stage plan with it");
+  expect_error(2, {"show", "lif", "--stage", "plan", "--kind", "train"}, "--kind must be inference");
 }
 
 TEST_F(Cli, SimulateGivesTheSpikesOfAPlainLoop) {
@@ -406,9 +456,10 @@ TEST_F(Cli, WrongCommandsAndOptions) {
 
 TEST_F(Cli, WrongValues) {
   expect_error(2, {"list", "op"}, "must be ops, neurons or targets, found 'op' (did you mean 'ops'?)");
-  expect_error(
-      2, {"show", "lif", "--stage", "expnded"},
-      "--stage must be step, simplified, expanded or joint, found 'expnded' (did you mean 'expanded'?)");
+  expect_error(2, {"show", "lif", "--stage", "expnded"},
+               "--stage must be step, simplified, expanded, joint, forward, backward or plan, found "
+               "'expnded' (did you "
+               "mean 'expanded'?)");
   expect_error(2, {"show", "lif", "--dtype", "fp16"},
                "--dtype must be f32, f64, f16 or bf16, found 'fp16' (did you mean 'f16'?)");
   expect_error(2, {"explain", "lif", "--dtype", "i32"}, "--dtype must be f32, f64, f16 or bf16, found 'i32'");

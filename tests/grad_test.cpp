@@ -329,6 +329,32 @@ TEST(Grad, NoStepsPassTheLastStatesGradientOn) {
   EXPECT_FALSE(std::signbit(gradients.params.at("tau")[0]));
 }
 
+TEST(Grad, AStateThatIsSetAnewPassesOnItsFirstValueOnly) {
+  const Neuron fresh = neuron("fresh", [](Step& s) {
+    const auto x = s.input("x"), v = s.state("v"), n = s.state("n", 0, Mem::i32);
+    s.output("y", v * 3 + x);
+    s.next(v, cast(n, Type::f32));
+    s.next(n, n + 1);
+  });
+  Arguments arguments;
+  arguments.inputs["x"] = Array(Mem::f32, {2, 1});
+  Arriving arriving;
+  arriving.outputs["y"] = Array(Mem::f32, {2, 1}, {5, 7});
+  EXPECT_EQ(run_backward(fresh, arguments, arriving).states.at("v")[0], 15);
+  arguments.inputs["x"] = Array(Mem::f32, {0, 1});
+  arriving.outputs["y"] = Array(Mem::f32, {0, 1});
+  arriving.states["v"] = Array(Mem::f32, {1}, {2});
+  EXPECT_EQ(run_backward(fresh, arguments, arriving).states.at("v")[0], 2);
+  arriving.states["n"] = Array(Mem::i32, {1});
+  try {
+    run_backward(fresh, arguments, arriving);
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "neuron 'fresh': state 'n' is i32 and carries no gradient; leave its gradient out");
+  }
+}
+
 TEST(Grad, TheCallersFloatModeChangesNoSum) {
   const Case c = random_case(Mem::f32, true, 12);
   const Gradients expected = run_backward(smooth, c.arguments, c.arriving);
@@ -550,6 +576,49 @@ TEST(Reduce, BlocksOfAnySizeGiveTheSameBits) {
     for (const std::size_t block : {1, 2, 16, 512, 16384})
       EXPECT_EQ(sum, blocked_sum(values, block)) << count << " by " << block;
   }
+}
+
+/// [outer, size, inner] summed over the middle by `threads` threads: each takes some aligned blocks of
+/// `block` entries, and the sums of blocks are combined when all are done, in whatever order they came.
+std::vector<float> threaded_sum(const std::vector<float>& values, std::size_t outer, std::size_t size,
+                                std::size_t inner, std::size_t block, std::size_t threads) {
+  std::vector<float> sums(outer * inner);
+  for (std::size_t o = 0; o < outer; ++o)
+    for (std::size_t n = 0; n < inner; ++n) {
+      std::vector<float> partial((size + block - 1) / block);
+      for (std::size_t thread = threads; thread-- > 0;)
+        for (std::size_t b = thread; b < partial.size(); b += threads) {
+          std::vector<float> part;
+          for (std::size_t i = b * block; i < std::min(size, (b + 1) * block); ++i)
+            part.push_back(values[(o * size + i) * inner + n]);
+          partial[b] = blocked_sum(part, block);
+        }
+      sums[o * inner + n] = blocked_sum(partial, 1);
+    }
+  return sums;
+}
+
+TEST(Reduce, ThreadsAndBlocksGiveTheSameBitsForEveryShapeOfParameter) {
+  Random random(12);
+  const std::int64_t batch = 37, planes = 5, pixels = 19;
+  std::vector<float> values(static_cast<std::size_t>(batch * planes * pixels));
+  for (float& value : values)
+    value = static_cast<float>(random.uniform(-1, 1) * std::exp(random.uniform(-9, 9)));
+  for (std::size_t block : {1, 2, 8, 16, 64, 1024})
+    for (std::size_t threads : {1, 2, 3, 7}) {
+      const Shape step = {batch, planes, pixels};
+      // One for all, one for each channel, one for each element of a sample, the full shape.
+      EXPECT_EQ(reduce(values, step, {}), threaded_sum(values, 1, values.size(), 1, block, threads));
+      const std::vector<float> inner = threaded_sum(values, static_cast<std::size_t>(batch * planes),
+                                                    static_cast<std::size_t>(pixels), 1, block, threads);
+      EXPECT_EQ(reduce(values, step, {planes, 1}),
+                threaded_sum(inner, 1, static_cast<std::size_t>(batch), static_cast<std::size_t>(planes),
+                             block, threads));
+      EXPECT_EQ(reduce(values, step, {planes, pixels}),
+                threaded_sum(values, 1, static_cast<std::size_t>(batch),
+                             static_cast<std::size_t>(planes * pixels), block, threads));
+      EXPECT_EQ(reduce(values, step, step), values);
+    }
 }
 
 TEST(Reduce, ShapesDecideWhatIsSummed) {

@@ -150,14 +150,14 @@ TEST(Neurons, EveryOneKeepsThePromises) {
 
 TEST(Explain, CountsAndWords) {
   const Explanation lif = explain(neuron_named("lif"));
-  EXPECT_EQ(lif.bytes_read, 4);
-  EXPECT_EQ(lif.bytes_written, 4);
-  EXPECT_EQ(lif.state_bytes, 4);
+  ASSERT_EQ(lif.inference.size(), 1u);
+  EXPECT_EQ(lif.inference[0].read_per_step, 4);
+  EXPECT_EQ(lif.inference[0].written_per_step, 4);
   EXPECT_EQ(lif.hoisted_ops, 0);
   EXPECT_EQ(lif.expanded_ops, 7) << show(neuron_named("lif"), {.stage = Stage::expanded});
-  const Explanation plif = explain(neuron_named("plif"), Mem::f64);
+  const Explanation plif = explain(neuron_named("plif"), {.training = {.type = Mem::f64}});
   EXPECT_GT(plif.hoisted_ops, 10);
-  EXPECT_EQ(plif.bytes_read, 8);
+  EXPECT_EQ(plif.inference.at(0).read_per_step, 8);
   EXPECT_NE(plif.text.find("once a call"), std::string::npos);
 }
 

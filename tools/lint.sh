@@ -45,7 +45,8 @@ done
 
 # The core sees the standard library and itself: standard headers have neither a dot nor a slash.
 mapfile -t core < <(files 'src/*' 'include/*')
-! grep -nE '^ *# *include *<' "${core[@]}" | grep -vE '<[a-z0-9_]+>' || fail "the core includes a header that is not standard"
+posix='^src/store\.cpp:[0-9]+:#include <(dirent|fcntl|signal|sys/stat|unistd)\.h>'  # it alone needs a file system
+! grep -nE '^ *# *include *<' "${core[@]}" | grep -vE '<[a-z0-9_]+>' | grep -vE "$posix" || fail "the core includes a header that is not standard"
 while IFS=: read -r f name; do
   [ -f "src/$name" ] || [ -f "include/$name" ] || fail "$f includes \"$name\", which is not a file of the core"
 done < <(grep -HoP '^ *# *include *"\K[^"]+' "${core[@]}")

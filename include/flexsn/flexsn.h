@@ -269,8 +269,9 @@ class Neuron {
 
   const std::string& name() const { return name_; }
   /// For flexsn's own use: the step traced with `type` as the type of every argument that names none. A
-  /// neuron read from a text has its types in the text.
-  ir::Graph graph(Mem type = Mem::f32) const;
+  /// neuron read from a text has its types in the text. With `smooth`, a spike is the smooth function of its
+  /// surrogate, where it has one.
+  ir::Graph graph(Mem type = Mem::f32, bool smooth = false) const;
 
  private:
   std::string name_;
@@ -307,19 +308,13 @@ std::vector<TargetInfo> target_list();
 
 // ---- what can be done with a neuron ----------------------------------------------------------------
 
-/// How far a neuron has gone down the pipeline; joint is the simplified step with all gradients.
-enum class Stage : std::uint8_t { step, simplified, expanded, joint };
+/// What a kernel computes: outputs and every state, outputs and the last states, the same for training with
+/// what backward needs, gradients from the last step to the first.
+enum class Kind : std::uint8_t { inference, inference_final_state, forward, backward };
 
-/// How a neuron is shown. The canonical form has no names, no locations, no initial values and no defaults:
-/// equal texts mean that the same is computed.
-struct ShowOptions {
-  Stage stage = Stage::step;
-  Mem type = Mem::f32;
-  bool canonical = false;
-  bool locations = false;
-};
-/// The neuron as `.fsn` text.
-std::string show(const Neuron& neuron, const ShowOptions& options = {});
+/// How far a neuron has gone down the pipeline: as written, simplified, in exact ops; the simplified step
+/// with all gradients, its two halves, and the plans of its kernels.
+enum class Stage : std::uint8_t { step, simplified, expanded, joint, forward, backward, plan };
 
 /// Arguments of a run. A state that is absent starts at its initial value, a parameter at its default.
 struct Arguments {
@@ -357,19 +352,122 @@ struct Gradients {
 Gradients run_backward(const Neuron& neuron, const Arguments& arguments, const Arriving& arriving,
                        const std::vector<std::string>& wanted = {});
 
-/// What a run will do: arguments, ops a step, what is computed once a call, traffic.
+// ---- training ------------------------------------------------------------------------------------
+
+/// What arithmetic costs beside memory traffic, in bytes: it decides between saving and computing again.
+struct CostModel {
+  std::string name = "cpu";
+  double op = 0.25;   ///< one exact op for one element
+  double keep = 0.2;  ///< one byte kept near the processor for the steps of a segment
+  double room = 64;   ///< bytes for each element that can be kept so
+};
+/// "cpu", "gpu", or "bytes", where arithmetic is free.
+CostModel cost_model_named(std::string_view name);
+
+/// How backward gets the values of forward: what the planner finds best; every value that backward uses saved
+/// for each step; values saved for each step, the cheapest that suffice; values built anew from a checkpoint
+/// of the states every few steps (where backward needs a state at all, else as per_step).
+enum class Saving : std::uint8_t { automatic, everything, per_step, rebuild };
+
+/// What training a neuron means: which gradients there are, and what may be kept for them.
+struct Training {
+  Mem type = Mem::f32;                   ///< the type the neuron is traced for
+  std::vector<std::string> wanted = {};  ///< arguments whose gradients are wanted; empty: all that carry one
+  std::optional<std::vector<std::string>> arriving = {};  ///< outputs with a gradient; nothing: all that can
+  bool state_sequences = false;                           ///< forward gives every state, not only the last
+  std::optional<double> budget = {};  ///< bytes kept alive per element and step at most, inputs included
+  CostModel costs = {};
+  Saving saving = Saving::automatic;
+  int segment = 0;  ///< steps between checkpoints, a power of two; 0: the planner's choice
+};
+
+/// How a neuron is shown. The canonical form has no names, no locations, no initial values and no defaults:
+/// equal texts mean that the same is computed.
+struct ShowOptions {
+  Stage stage = Stage::step;
+  Mem type = Mem::f32;
+  bool canonical = false;
+  bool locations = false;
+  std::optional<Kind> kind = {};  ///< which plan; nothing: those of training
+  Training training = {};         ///< for the stages from joint on; its type is `type`
+};
+/// The neuron as `.fsn` text, or its plans.
+std::string show(const Neuron& neuron, const ShowOptions& options = {});
+
+/// A name with its type in memory.
+struct Named {
+  std::string name;
+  Mem type = Mem::f32;
+
+  bool operator==(const Named&) const = default;
+};
+
+/// A value of forward that backward reads for each step.
+struct Residual {
+  std::string name;
+  Mem type = Mem::f32;
+  int input = -1;     ///< which of KernelInfo::inputs it is
+  int returned = -1;  ///< which of KernelInfo::returns it is, where it is none of the inputs
+};
+
+/// One kernel: what it takes and gives.
+struct KernelInfo {
+  std::string neuron;
+  Kind kind = Kind::inference;
+  std::vector<Named> inputs, states, params, outputs;  ///< of the neuron
+  std::vector<Named> reads, writes;      ///< of this kernel, in order; gradients are "grad_NAME"
+  std::vector<Named> returns;            ///< of forward, each once: outputs, states, saved values
+  std::vector<Residual> residuals;       ///< what backward reads of forward; an output or input is no copy
+  std::vector<std::string> checkpoints;  ///< states of which every few steps one is kept
+  int segment = 0;                       ///< steps from one checkpoint to the next; 0: there are none
+};
+/// Describes the kernel of a kind. Training is for the kinds forward and backward; of the others only its
+/// type matters. Throws where training is asked for and no output or state carries a gradient.
+KernelInfo kernel_info(const Neuron& neuron, Kind kind, const Training& training = {});
+
+/// What to explain. States start at their initial values, unless they are given.
+struct ExplainOptions {
+  std::int64_t steps = 16, elements = 1 << 20;
+  bool given_states = false;  ///< states come from memory, and their gradients are wanted
+  Training training = {};     ///< wanted is by default all inputs and parameters
+};
+/// The memory traffic of one kernel.
+struct Traffic {
+  std::string kernel;
+  double read_per_step = 0, written_per_step = 0;  ///< bytes per element and step of a long run
+  std::int64_t read = 0, written = 0;              ///< bytes of this run
+};
+/// A value of forward that backward gets.
+struct SavedValue {
+  std::string name;
+  Mem type = Mem::f32;
+  std::string reason;
+};
+/// What runs of a neuron will do. A pass is [T, N] elements of the first input (output where there is none).
 struct Explanation {
   std::string neuron;
   int step_ops = 0;        ///< ops of one step as written
   int simplified_ops = 0;  ///< after simplification
   int expanded_ops = 0;    ///< exact ops that run for each element and step
   int hoisted_ops = 0;     ///< exact ops that depend on parameters only and run once a call
-  int bytes_read = 0;      ///< per element and step: the inputs
-  int bytes_written = 0;   ///< per element and step: the outputs
-  int state_bytes = 0;     ///< per element: the states
-  std::string text;        ///< all of it in words
+  std::vector<Traffic> inference;
+  double inference_passes = 0;
+  std::string untrainable;  ///< why there is no training; "" where there is, and the rest is filled in
+  std::vector<Traffic> training;
+  double training_passes = 0;
+  std::int64_t floor = 0;  ///< bytes that no plan of this training can do without
+  double ratio = 0;        ///< the plan's bytes to those
+  std::vector<SavedValue> saved;
+  std::vector<std::string> recomputed;    ///< ops of forward that run again
+  int forward_ops = 0, backward_ops = 0;  ///< exact ops for each element and step
+  int segment = 0;                        ///< steps from one checkpoint to the next; 0: no checkpoints
+  std::int64_t checkpoint_rows = 0;
+  std::vector<std::string> checkpoints;
+  std::int64_t kept_alive = 0;     ///< bytes between forward and backward, inputs included
+  double kept_alive_per_step = 0;  ///< of a long run, per element and step; what a budget limits
+  std::string text;                ///< all of it in words
 };
-Explanation explain(const Neuron& neuron, Mem type = Mem::f32);
+Explanation explain(const Neuron& neuron, const ExplainOptions& options = {});
 
 /// One property of a neuron that was checked.
 struct Check {
@@ -377,8 +475,10 @@ struct Check {
   bool passed;
   std::string detail;
 };
-/// Verifies the neuron, its text round trip, and that every pass keeps every bit of the interpreter's
-/// results on random and edge-case data made from `seed`.
+/// Verifies the neuron, its text round trip, that every pass and every training plan keeps every bit of the
+/// interpreter's results on random and edge-case data made from `seed`, and that gradients agree with
+/// differences in f64 (spikes replaced by the smooth functions of their surrogates, values near a jump left
+/// out).
 std::vector<Check> check(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
 
 /// What to simulate. An input is one of

@@ -1,0 +1,51 @@
+// A trial of training on random data: by the law (the joint graph, step by step) and by plans.
+#pragma once
+
+#include "execute.h"
+#include "random.h"
+#include "train.h"
+
+namespace flexsn {
+
+class Trial {
+ public:
+  /// `joint` is what the plans were made from; sizes and maps are drawn from the seed, unless they are given.
+  Trial(const ir::Graph& joint, const Training& training, std::uint64_t seed,
+        std::optional<std::int64_t> steps = {}, std::optional<std::int64_t> elements = {});
+
+  /// The maps that plans must be made for.
+  const Layout& layout() const { return layout_; }
+  std::int64_t steps() const { return steps_; }
+  std::int64_t elements() const { return elements_; }
+
+  /// What comes out, by name: outputs, states, gradients; of parameters the sums for each element.
+  using Outcome = std::map<std::string, Array>;
+  Outcome by_law() const;
+  /// Forward, then backward on what forward left.
+  Outcome by_plans(const TrainingPlans& plans) const;
+
+ private:
+  struct Data {
+    Array values = {};
+    std::int64_t row_stride = 0;
+    std::int64_t inner = 1, count = 1;
+    std::vector<std::int64_t> indices = {};
+    Map map = Map::element;
+    bool given = true;
+  };
+  Data draw(Mem mem, bool rows, Map map, const Range& range, Random& random) const;
+  Source source(const Data& data) const;
+  Outcome room() const;
+
+  const ir::Graph& joint_;
+  const bool sequences_;
+  std::vector<std::string> wanted_;
+  std::int64_t steps_ = 0, elements_ = 0, first_step_ = 0;
+  Layout layout_;
+  std::vector<Data> data_;  ///< for each argument of the joint graph; of a new state what arrives at it
+};
+
+/// The first difference in bits, in words; "" where there is none. A NaN equals every NaN.
+std::string difference(const Trial::Outcome& a, const Trial::Outcome& b);
+
+}  // namespace flexsn

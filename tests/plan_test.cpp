@@ -1,0 +1,433 @@
+// Partitions and plans: every plan gives the bits of the law, costs what it says and keeps to its budget.
+#include "plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "compile.h"
+#include "error.h"
+#include "random_graph.h"
+#include "text.h"
+#include "trial.h"
+
+namespace flexsn::test {
+namespace {
+
+using namespace ir;
+using What = Port::What;
+
+const char* const neurons[] = {"if", "lif", "lif:v_reset=none", "plif", "alif", "izhikevich", "adex"};
+constexpr Saving savings[] = {Saving::automatic, Saving::everything, Saving::per_step, Saving::rebuild};
+
+Partition parts_of(const Neuron& neuron, const Training& training) {
+  return lower(neuron.graph(training.type), training).parts;
+}
+
+/// The first difference between the law and the plans of `training` on random data.
+std::string law_broken(const Graph& step, const Training& training, std::uint64_t seed,
+                       std::optional<std::int64_t> steps = {}, std::optional<std::int64_t> elements = {}) {
+  const Graph joint = joint_of(compile(step, Stage::simplified), training);
+  const Trial run(joint, training, seed, steps, elements);
+  const TrainingPlans plans = schedule_training(joint, partition(joint, training), training, run.layout());
+  return difference(run.by_law(), run.by_plans(plans));
+}
+
+/// Two inputs, three states (one an integer, one half as wide), two outputs, parameters of all kinds.
+const Neuron odd = neuron("odd", [](Step& s) {
+  const auto x = s.input("x"), y = s.input("y", Mem::f16);
+  const auto u = s.state("u", 0.5), w = s.state("w", 0, Mem::bf16), n = s.state("n", 3, Mem::i32);
+  const auto tau = s.param("tau", 2), gate = s.step_param("gate", 1);
+  const auto h = (u + (x - u) / tau).named("h");
+  const auto z = spike(h - w * w * 0.1, surrogate::atan());
+  s.next(u, tanh(h) * gate * (1 - z));
+  s.next(w, round_bf16(w * 0.75 + y * z));
+  s.next(n, select(z > 0, n + 1, n));
+  s.output("z", z);
+  s.output("count", n);
+  s.output("speed", exp(-u * u) * cast(n, Type::f32));
+});
+
+// ---- bits ------------------------------------------------------------------------------------------
+
+TEST(Plan, EveryPlanGivesTheBitsOfTheLaw) {
+  for (const char* name : neurons)
+    for (Mem type : {Mem::f32, Mem::f64, Mem::f16, Mem::bf16})
+      for (Saving saving : savings)
+        for (bool sequences : {false, true})
+          for (std::uint64_t seed = 0; seed < 4; ++seed) {
+            const Training training{.type = type,
+                                    .state_sequences = sequences,
+                                    .saving = saving,
+                                    .segment = saving == Saving::rebuild ? 2 << seed : 0};
+            EXPECT_EQ(law_broken(neuron_named(name).graph(type), training, seed), "")
+                << name << " " << name_of(type) << " saving " << static_cast<int>(saving) << " seed " << seed;
+          }
+}
+
+TEST(Plan, ANeuronNobodyPlannedForGivesTheBitsOfTheLaw) {
+  const std::vector<std::string> masks[] = {{}, {"x"}, {"tau"}, {"gate", "u"}, {"y", "w"}};
+  for (Saving saving : savings)
+    for (const std::vector<std::string>& wanted : masks)
+      for (std::uint64_t seed = 0; seed < 8; ++seed) {
+        const Training training{.wanted = wanted,
+                                .state_sequences = seed % 2 == 1,
+                                .saving = saving,
+                                .segment = saving == Saving::rebuild ? 4 : 0};
+        EXPECT_EQ(law_broken(odd.graph(), training, seed), "") << static_cast<int>(saving) << " " << seed;
+      }
+}
+
+TEST(Plan, LongAndLargeRunsGiveTheBitsOfTheLaw) {
+  for (Saving saving : {Saving::per_step, Saving::rebuild}) {
+    EXPECT_EQ(law_broken(odd.graph(), {.saving = saving, .segment = 8}, 1, 1000, 1), "");
+  }
+  EXPECT_EQ(
+      law_broken(neuron_named("plif").graph(), {.saving = Saving::rebuild, .segment = 2}, 2, 3, 1000003), "");
+}
+
+TEST(Plan, InferenceKindsGiveTheBitsOfTheLaw) {
+  for (const char* name : neurons) {
+    const Graph step = neuron_named(name).graph();
+    const Graph simple = compile(step, Stage::simplified);
+    constexpr std::int64_t steps = 5, elements = 600;
+    Dice dice(1);
+    Array x(Mem::f32, {steps, elements}), s(Mem::f32, {steps, elements}), expected = s;
+    for (std::int64_t n = 0; n < x.size(); ++n) x.set(n, dice.uniform(-1, 3));
+    for (Kind kind : {Kind::inference, Kind::inference_final_state}) {
+      Scan scan;
+      scan.steps = steps;
+      scan.elements = elements;
+      std::vector<std::unique_ptr<Array>> arrays, wanted;
+      const Plan plan = plan_of(step, kind, {});
+      PlanRun run{.steps = steps, .elements = elements, .first_step = 0, .buffers = {}};
+      std::map<std::pair<Holds, int>, Array*> bound;
+      for (const Buffer& buffer : plan.buffers) {
+        const std::int64_t row = buffer.map == Map::element ? elements : 1;
+        const bool rows = buffer.lead == Lead::per_step;
+        Array& array = *arrays.emplace_back(
+            std::make_unique<Array>(buffer.mem, std::vector{(rows ? steps : 1) * row}, 1.25));
+        if (buffer.holds == Holds::input) array = x;
+        bound[{buffer.holds, buffer.index}] = &array;
+        run.buffers.push_back({.data = array.bytes.data(), .row_stride = row});
+      }
+      execute(plan, run);
+      for (std::size_t a = 0; a < simple.arguments.size(); ++a) {
+        const Role role = simple.arguments[a].role;
+        const Holds holds = role == Role::input   ? Holds::input
+                            : role == Role::state ? Holds::first_state
+                                                  : Holds::param;
+        const Array* array = bound.at({holds, static_cast<int>(a)});
+        scan.sources.push_back({.mem = array->type,
+                                .data = array->bytes.data(),
+                                .row_stride = role == Role::input ? elements : 0,
+                                .map = role == Role::param ? Map::scalar : Map::element});
+      }
+      for (std::size_t r = 0; r < simple.results.size(); ++r) {
+        const Result& result = simple.results[r];
+        const bool sequence = result.gives == Gives::output || kind == Kind::inference;
+        Array& array = *wanted.emplace_back(
+            std::make_unique<Array>(result.mem, std::vector{(sequence ? steps : 1) * elements}));
+        scan.targets.push_back(sequence ? Target{.sequence = array.bytes.data(), .row_stride = elements}
+                                        : Target{.last = array.bytes.data()});
+      }
+      interpret(simple, scan);
+      for (std::size_t r = 0; r < simple.results.size(); ++r) {
+        const Result& result = simple.results[r];
+        const Array* found = result.gives == Gives::output ? bound.at({Holds::output, static_cast<int>(r)})
+                             : kind == Kind::inference     ? bound.at({Holds::state_sequence, result.of})
+                                                           : bound.at({Holds::last_state, result.of});
+        EXPECT_EQ(found->bytes, wanted[r]->bytes) << name << " result " << r;
+      }
+    }
+  }
+}
+
+// ---- what the planner chooses ------------------------------------------------------------------------
+
+TEST(Partition, LifMovesFivePassesAndCheckpoints) {
+  const Partition parts = parts_of(neuron_named("lif"), {.costs = cost_model_named("bytes")});
+  EXPECT_GE(parts.segment, 8);
+  EXPECT_TRUE(parts.handed.empty());
+  ASSERT_EQ(parts.kept.size(), 1u);  // h, and nothing else
+  EXPECT_DOUBLE_EQ(parts.bytes_kept, 4 + 4.0 / parts.segment);
+  EXPECT_DOUBLE_EQ(parts.floor, 4);
+  const Explanation out = explain(neuron_named("lif"), {.steps = 8, .elements = 4194304});
+  EXPECT_LE(out.training_passes, 5.3);
+  EXPECT_GE(out.training_passes, 5.0);
+  EXPECT_EQ(out.checkpoint_rows, 0);
+  const Explanation saving = explain(
+      neuron_named("lif"), {.steps = 8, .elements = 4194304, .training = {.saving = Saving::per_step}});
+  EXPECT_NEAR(saving.training_passes, 6.125, 1e-6);  // h written and read, x not read again
+}
+
+TEST(Partition, BoolsAreOneByteAndOutputsCostNothing) {
+  // The gradient needs only on which side of zero x was.
+  const Neuron gate = neuron("gate", [](Step& s) {
+    const auto x = s.input("x"), w = s.input("w");
+    const auto v = s.state("v");
+    const auto h = v + x * 0.5;
+    s.next(v, select(h > 0, h, 0.25 * h));
+    s.output("y", h + w);
+  });
+  const Partition side = parts_of(gate, {.saving = Saving::per_step});
+  ASSERT_EQ(side.handed.size(), 1u);
+  EXPECT_EQ(side.handed[0].mem, Mem::b8);
+  EXPECT_EQ(side.bytes_kept, 1);
+  // The derivative of tanh comes from its result, which is an output.
+  const Neuron soft = neuron("soft", [](Step& s) { s.output("y", tanh(s.input("x"))); });
+  const Partition known = parts_of(soft, {});
+  ASSERT_EQ(known.handed.size(), 1u);
+  EXPECT_EQ(known.handed[0].from, (Port{What::output, 0}));
+  EXPECT_EQ(known.floor, 4);
+  // That of exp(sin(x)) needs both or x: with arithmetic free, the input alone.
+  const Neuron deep = neuron("deep", [](Step& s) { s.output("y", exp(sin(s.input("x")))); });
+  const Partition read_again = parts_of(deep, {.costs = cost_model_named("bytes")});
+  ASSERT_EQ(read_again.handed.size(), 1u);
+  EXPECT_EQ(read_again.handed[0].from, (Port{What::input, 0}));
+  // A linear neuron needs nothing.
+  const Neuron line = neuron("line", [](Step& s) {
+    const auto v = s.state("v");
+    s.next(v, v * 0.5 + s.input("x"));
+    s.output("y", v);
+  });
+  EXPECT_TRUE(parts_of(line, {}).handed.empty());
+  EXPECT_EQ(parts_of(line, {}).segment, 0);
+  EXPECT_EQ(parts_of(line, {.saving = Saving::rebuild, .segment = 4}).segment, 0);
+}
+
+TEST(Partition, HalfTypesAreSavedInTheirOwnWidth) {
+  const Partition parts = parts_of(odd, {.saving = Saving::everything});
+  std::map<std::string, Mem> found;
+  for (const Handed& value : parts.handed) found[value.name] = value.mem;
+  EXPECT_EQ(found.at("y"), Mem::f16);
+  EXPECT_EQ(found.at("saved_w"), Mem::bf16);
+}
+
+TEST(Partition, TheCostOfArithmeticDecides) {
+  // An expensive update: where ops cost nothing it is rebuilt, where they cost much it is saved.
+  const Neuron costly = neuron("costly", [](Step& s) {
+    const auto x = s.input("x"), v = s.state("v");
+    const auto h = v + tanh(exp(sin(x)) * v);
+    s.next(v, h);
+    s.output("y", h * h);
+  });
+  EXPECT_GT(parts_of(costly, {.costs = cost_model_named("bytes")}).segment, 0);
+  EXPECT_EQ(parts_of(costly, {.costs = {.name = "slow", .op = 4}}).segment, 0);
+}
+
+TEST(Partition, SequencesOfStatesAreNotSavedAgain) {
+  const Neuron square = neuron("square", [](Step& s) {
+    const auto v = s.state("v");
+    const auto h = sin(v) + s.input("x");
+    s.next(v, h);
+    s.output("y", h * h);
+  });
+  const Partition parts =
+      parts_of(square, {.wanted = {"x"}, .state_sequences = true, .saving = Saving::per_step});
+  const auto from_sequence = std::count_if(parts.handed.begin(), parts.handed.end(),
+                                           [](const Handed& h) { return h.from.what == What::sequence; });
+  EXPECT_EQ(from_sequence, 1);
+}
+
+TEST(Partition, ABudgetIsKept) {
+  for (const char* name : neurons) {
+    const Partition free = parts_of(neuron_named(name), {});
+    for (double budget : {4.0, 5.0, 6.5, 9.0, 13.0, 21.0}) {
+      try {
+        const Partition parts = parts_of(neuron_named(name), {.budget = budget});
+        EXPECT_LE(parts.bytes_kept, budget) << name;
+        EXPECT_GE(parts.cost, free.cost) << name;
+        EXPECT_EQ(law_broken(neuron_named(name).graph(), {.budget = budget}, 3), "") << name << " " << budget;
+      } catch (const UserError& error) {
+        EXPECT_NE(std::string(error.what()).find("at least"), std::string::npos) << error.what();
+      }
+    }
+    EXPECT_LE(parts_of(neuron_named(name), {.budget = free.bytes_kept}).bytes_kept, free.bytes_kept) << name;
+  }
+  // Exactly the bytes of h, which make the input unnecessary.
+  const Partition tight = parts_of(neuron_named("lif"), {.budget = 4});
+  EXPECT_EQ(tight.segment, 0);
+  ASSERT_EQ(tight.handed.size(), 1u);
+  EXPECT_EQ(tight.handed[0].name, "saved_h");
+}
+
+TEST(Partition, WhatIsNotWantedIsNeitherSavedNorComputed) {
+  const KernelInfo all = kernel_info(odd, Kind::backward),
+                   some = kernel_info(odd, Kind::backward, {.wanted = {"x"}});
+  const auto written = [](const KernelInfo& info) {
+    std::vector<std::string> names;
+    for (const Named& named : info.writes) names.push_back(named.name);
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  EXPECT_EQ(written(all),
+            (std::vector<std::string>{"grad_gate", "grad_tau", "grad_u", "grad_w", "grad_x", "grad_y"}));
+  EXPECT_EQ(written(some), (std::vector<std::string>{"grad_x"}));
+  const auto ops = [](const std::vector<std::string>& wanted) {
+    return op_count(lower(odd.graph(), {.wanted = wanted}).plans.backward.step.graph);
+  };
+  EXPECT_LT(ops({"x"}), ops({}));
+}
+
+TEST(Partition, PlansAreTheSameHoweverTheNeuronWasWritten) {
+  const std::string text = show(neuron_named("alif"), {.stage = Stage::plan, .canonical = true});
+  EXPECT_EQ(text, show(parse_neuron(show(neuron_named("alif"))), {.stage = Stage::plan, .canonical = true}));
+  EXPECT_NE(text,
+            show(neuron_named("alif"),
+                 {.stage = Stage::plan, .canonical = true, .training = {.saving = Saving::everything}}));
+}
+
+// ---- the description of kernels ------------------------------------------------------------------------
+
+TEST(KernelInfo, NamesWhatAKernelTakesAndGives) {
+  const KernelInfo info = kernel_info(odd, Kind::forward, {.saving = Saving::everything});
+  EXPECT_EQ(info.inputs, (std::vector<Named>{{"x", Mem::f32}, {"y", Mem::f16}}));
+  EXPECT_EQ(info.states, (std::vector<Named>{{"u", Mem::f32}, {"w", Mem::bf16}, {"n", Mem::i32}}));
+  EXPECT_EQ(info.params, (std::vector<Named>{{"tau", Mem::f32}, {"gate", Mem::f32}}));
+  EXPECT_EQ(info.outputs, (std::vector<Named>{{"z", Mem::f32}, {"count", Mem::i32}, {"speed", Mem::f32}}));
+  EXPECT_EQ(info.segment, 0);
+  EXPECT_TRUE(info.checkpoints.empty());
+  int inputs = 0, outputs = 0, saved = 0;
+  for (const Residual& residual : info.residuals) {
+    if (residual.input >= 0) {
+      EXPECT_EQ(info.inputs.at(residual.input).name, residual.name);
+      ++inputs;
+      continue;
+    }
+    EXPECT_EQ(info.returns.at(residual.returned), (Named{residual.name, residual.type}));
+    (residual.returned < 3 ? outputs : saved) += 1;
+  }
+  EXPECT_EQ(inputs, 1);
+  EXPECT_GT(outputs, 0);
+  EXPECT_GT(saved, 0);
+  EXPECT_EQ(info.returns.size(), 6u + static_cast<std::size_t>(saved));
+
+  const KernelInfo rebuilt = kernel_info(odd, Kind::backward, {.saving = Saving::rebuild, .segment = 8});
+  EXPECT_EQ(rebuilt.segment, 8);
+  EXPECT_FALSE(rebuilt.checkpoints.empty());
+  EXPECT_TRUE(std::any_of(rebuilt.reads.begin(), rebuilt.reads.end(),
+                          [](const Named& n) { return n.name == "grad_z"; }));
+}
+
+TEST(KernelInfo, WithoutADifferentiableOutputThereIsInferenceOnly) {
+  const Neuron hard = neuron("hard", [](Step& s) {
+    const auto x = s.input("x"), n = s.state("n", 0, Mem::i32);
+    s.next(n, n + cast(x > 0, Type::i32));
+    s.output("n", n);
+  });
+  EXPECT_EQ(kernel_info(hard, Kind::inference).writes.size(), 2u);
+  EXPECT_EQ(kernel_info(hard, Kind::inference_final_state).outputs.size(), 1u);
+  for (Kind kind : {Kind::forward, Kind::backward}) try {
+      kernel_info(hard, kind);
+      ADD_FAILURE() << "no error";
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "neuron 'hard': no output and no state can carry a gradient to what is wanted; run it for "
+                "inference, "
+                "or use with_grad or spike where it branches");
+    }
+  const Explanation explained = explain(hard);
+  EXPECT_NE(explained.untrainable.find("no output and no state"), std::string::npos);
+  EXPECT_NE(explained.text.find("training: none. "), std::string::npos);
+  // Partly differentiable: the gradient of the integer output does not exist, that of the other does.
+  EXPECT_EQ(kernel_info(odd, Kind::backward).outputs.size(), 3u);
+}
+
+// ---- what a run costs ----------------------------------------------------------------------------------
+
+TEST(Explain, CountsEveryByte) {
+  const std::int64_t steps = 100, elements = 1000;
+  const Explanation lif =
+      explain(neuron_named("lif"), {.steps = steps,
+                                    .elements = elements,
+                                    .given_states = true,
+                                    .training = {.saving = Saving::rebuild, .segment = 8}});
+  ASSERT_EQ(lif.training.size(), 2u);
+  const std::int64_t row = 4 * elements, checkpoints = 12;  // of 13 segments
+  EXPECT_EQ(lif.checkpoint_rows, checkpoints);
+  EXPECT_EQ(lif.training[0].read, (steps + 1) * row);                   // x, first v
+  EXPECT_EQ(lif.training[0].written, (steps + 1 + checkpoints) * row);  // s, last v
+  EXPECT_EQ(lif.training[1].read,
+            (2 * steps + 2 + checkpoints) * row);         // x, gradient of s, of last v; first v
+  EXPECT_EQ(lif.training[1].written, (steps + 1) * row);  // gradients of x, of first v
+  EXPECT_EQ(lif.kept_alive, (steps + 1 + checkpoints) * row);
+  EXPECT_DOUBLE_EQ(lif.kept_alive_per_step, 4.5);
+  EXPECT_EQ(lif.floor, (5 * steps + 4) * row);
+  const Explanation plif = explain(neuron_named("plif"), {.steps = steps, .elements = elements});
+  ASSERT_EQ(plif.training.size(), 3u);
+  EXPECT_EQ(plif.training[2].kernel.find("reduce "), 0u);
+  EXPECT_EQ(plif.training[2].read, row);
+  for (const char* name : neurons) {
+    const Explanation out = explain(neuron_named(name), {.steps = 64, .elements = 4096});
+    EXPECT_GE(out.ratio, 1) << name;
+    EXPECT_LE(out.ratio, 2) << name;
+  }
+  EXPECT_EQ(explain(neuron_named("lif"), {.steps = 0}).training_passes, 0);
+}
+
+// ---- errors ----------------------------------------------------------------------------------------------
+
+TEST(Plan, WrongRequestsAreNamed) {
+  const auto error = [](const auto& call) {
+    try {
+      call();
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const Neuron lif = neuron_named("lif");
+  const auto text = [&](const Training& training) {
+    return error([&] { kernel_info(lif, Kind::forward, training); });
+  };
+  EXPECT_EQ(
+      text({.segment = 6}),
+      "neuron 'lif': the number of steps between checkpoints must be a power of two from 2 to 1024, or 0 to "
+      "leave it to the planner, found 6");
+  EXPECT_EQ(text({.budget = -1}),
+            "neuron 'lif': the budget must be a number of bytes of at least 0, found -1");
+  EXPECT_EQ(
+      text({.budget = 3}),
+      "neuron 'lif': training within a budget of 3 bytes kept per element and step is not possible; at least "
+      "4 "
+      "bytes must stay, inputs that are read again included. Raise the budget, or ask for fewer gradients");
+  EXPECT_EQ(text({.costs = {.name = "odd", .op = -1}}),
+            "neuron 'lif': the costs of model 'odd' must be numbers from 0 to 1000000, found -1");
+  EXPECT_EQ(text({.wanted = {"y"}}),
+            "neuron 'lif': there is no argument 'y' to take a gradient of (did you mean 'x'?)");
+  EXPECT_EQ(text({.arriving = {{"spike"}}}),
+            "neuron 'lif': there is no output 'spike' for a gradient to arrive at");
+  EXPECT_EQ(error([] { cost_model_named("cup"); }),
+            "there is no cost model 'cup' (did you mean 'cpu'?); choose cpu, gpu or bytes");
+  EXPECT_EQ(error([&] { kernel_info(odd, Kind::backward, {.wanted = {"n"}}); }),
+            "neuron 'odd': 'n' is i32 and carries no gradient; ask only for float arguments");
+  EXPECT_EQ(error([&] { kernel_info(odd, Kind::backward, {.arriving = {{"count"}}}); }),
+            "neuron 'odd': output 'count' is i32 and carries no gradient; leave its gradient out");
+  const Neuron joint = parse_neuron(show(lif, {.stage = Stage::joint}));
+  EXPECT_EQ(
+      error([&] { kernel_info(joint, Kind::forward, {.wanted = {"x"}}); }),
+      "neuron 'lif': it has its gradients already, so no others can be chosen; leave out what is wanted and "
+      "what arrives, or give the step it was made from");
+  EXPECT_EQ(show(joint, {.stage = Stage::plan}), show(lif, {.stage = Stage::plan}));
+  EXPECT_EQ(error([&] { explain(lif, {.steps = -1}); }),
+            "neuron 'lif': the number of steps must not be negative, found -1");
+  EXPECT_EQ(error([&] { explain(lif, {.elements = -2}); }),
+            "neuron 'lif': the number of elements must not be negative, found -2");
+  EXPECT_EQ(error([&] { explain(lif, {.steps = std::int64_t{1} << 40, .elements = std::int64_t{1} << 40}); }),
+            "neuron 'lif': 1099511627776 steps of 1099511627776 elements are too many to count their bytes");
+  const Neuron expanded = parse_neuron(show(lif, {.stage = Stage::expanded}));
+  EXPECT_EQ(error([&] { kernel_info(expanded, Kind::forward); }),
+            "neuron 'lif': it is expanded to exact ops; differentiate the step it was made from");
+  EXPECT_EQ(kernel_info(expanded, Kind::inference).outputs.size(), 1u);
+  const Neuron early = parse_neuron(
+      "neuron early {\n  input x : f32\n  grad g : f32 of output y\n  %a = mul %x, %x\n  %b = add %a, %g\n"
+      "  output y = %b : f32\n  grad of x = %g\n}\n");
+  EXPECT_EQ(error([&] { kernel_info(early, Kind::forward); }),
+            "neuron 'early': output 'y' depends on a gradient that arrives, but forward runs before any "
+            "gradient is "
+            "there; compute it from inputs, states and parameters");
+}
+
+}  // namespace
+}  // namespace flexsn::test
