@@ -221,6 +221,15 @@ Outcome show(const Request& request) {
                               .canonical = request.canonical,
                               .locations = request.locations,
                               .training = training_of(request)};
+  const bool inference = request.kind.starts_with("inference");
+  const bool training = !request.wanted.empty() || !request.arriving.empty() || !request.budget.empty() ||
+                        !request.costs.empty() || !request.save.empty() || !request.segment.empty() ||
+                        request.sequences;
+  if (training && (options.stage < flexsn::Stage::joint || inference))
+    throw WrongUse(
+        "--wanted, --arriving, --budget, --costs, --save, --segment and --sequences are about training; "
+        "they have no meaning for " +
+        (inference ? "--kind " + request.kind : "--stage " + stages[stage]));
   if (!request.kind.empty()) {
     options.kind = static_cast<flexsn::Kind>(
         choice("--kind", request.kind, {"inference", "inference_final_state", "forward", "backward"}));

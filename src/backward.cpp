@@ -114,8 +114,11 @@ class BackwardScanner {
       // A state whose old value nothing depends on passes nothing on.
       const auto carried = given.find(joint_.arguments[i].of);
       carries_[i].reset();
-      if (carried != given.end()) carries_[i] = std::move(carried->second);
+      if (carried == given.end()) continue;
+      carries_[i] = std::move(carried->second);
+      given.erase(carried);
     }
+    passed_on_ = std::move(given);
   }
 
   Source source_at(std::size_t index, std::int64_t t) {
@@ -159,6 +162,9 @@ class BackwardScanner {
       if (result.gives != Gives::grad || scan_.gradients[i] == nullptr) continue;
       if (is_param(result)) copy(sums_[result.of], scan_.gradients[i]);
       if (joint_.arguments[result.of].role != Role::state) continue;
+      // Nothing arrives at its new value: what the first step gave is all there is.
+      if (const auto found = passed_on_.find(result.of); found != passed_on_.end())
+        copy(found->second, scan_.gradients[i]);
       for (std::size_t a = 0; a < joint_.arguments.size(); ++a) {
         if (joint_.arguments[a].role != Role::grad_next || joint_.arguments[a].of != result.of) continue;
         // With no steps the first state is the last.
@@ -176,6 +182,7 @@ class BackwardScanner {
   const BackwardScan& scan_;
   std::map<int, std::vector<std::byte>> states_;  ///< for each state argument: its value after each step
   std::vector<std::optional<Row>> carries_;       ///< for each argument that is a gradient of a new state
+  std::map<int, Row> passed_on_;                  ///< gradients of states at whose new values none arrives
   std::map<int, Row> sums_;                       ///< for each parameter: its gradient, summed over time
 };
 

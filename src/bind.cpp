@@ -24,6 +24,24 @@ std::string called(const Argument& argument) {
 
 }  // namespace
 
+std::string out_of_range(const Argument& argument, const void* data, std::int64_t count) {
+  const Range& range = argument.range;
+  if (range.low == Range().low && range.high == Range().high) return "";
+  // The limits as the parameter's own type has them, so that a limit itself is inside.
+  const double low = Array(argument.mem, {1}, range.low)[0], high = Array(argument.mem, {1}, range.high)[0];
+  for (std::int64_t n = 0; n < count; ++n) {
+    std::uint64_t bits = 0;
+    load(argument.mem,
+         static_cast<const std::byte*>(data) + static_cast<std::size_t>(n) * size_of(argument.mem), &bits, 1);
+    const double value = number_of(value_type(argument.mem), bits);
+    if (!(value >= low && value <= high))
+      return join("param '", argument.name, "' has the value ", value, " at place ", n,
+                  ", which is outside its range [", range.low, ", ", range.high,
+                  "]; change the value, or the range where the parameter is declared");
+  }
+  return "";
+}
+
 Binding::Binding(const Graph& graph, const Arguments& arguments) : graph_(graph), arguments_(arguments) {
   for (Role role : {Role::input, Role::state, Role::param}) check_names(role);
   find_shape();
@@ -112,7 +130,8 @@ Source Binding::source(const Argument& argument) {
            text_of(shape_), "; reset the state (leave it out to start from its initial value)");
     return {.mem = argument.mem, .data = array.bytes.data()};
   }
-  check_range(argument, array);
+  if (const std::string wrong = out_of_range(argument, array.bytes.data(), array.size()); !wrong.empty())
+    fail(wrong);
   return param_source(argument, array);
 }
 
@@ -131,18 +150,6 @@ Shape Binding::param_shape(const Argument& argument) const {
   return Shape(found->second.shape.begin() + argument.per_step, found->second.shape.end());
 }
 
-void Binding::check_range(const Argument& argument, const Array& array) const {
-  const Range& range = argument.range;
-  if (range.low == Range().low && range.high == Range().high) return;
-  // The limits as the parameter's own type has them, so that a limit itself is inside.
-  const double low = Array(argument.mem, {1}, range.low)[0], high = Array(argument.mem, {1}, range.high)[0];
-  for (std::int64_t n = 0; n < array.size(); ++n)
-    if (!(array[n] >= low && array[n] <= high))
-      fail("param '", argument.name, "' has the value ", array[n], " at place ", n,
-           ", which is outside its range [", range.low, ", ", range.high,
-           "]; change the value, or the range where the parameter is declared");
-}
-
 /// A parameter broadcasts to the step's shape from the right; a per-step one has T in front.
 Source Binding::param_source(const Argument& argument, const Array& array) {
   Shape shape = array.shape;
@@ -158,7 +165,7 @@ Source Binding::param_source(const Argument& argument, const Array& array) {
   if (!fits)
     fail("param '", argument.name, "' has shape ", text_of(shape),
          ", which does not broadcast to the step's shape ", text_of(shape_),
-         "; each dimension, counted from the right, must be 1 or equal");
+         "; each dimension, counted from the right, must be 1 or equal, and there may be no more of them");
   std::int64_t row = 1;
   for (std::int64_t dim : shape) row *= dim;
   Source source{.mem = argument.mem, .data = array.bytes.data(), .row_stride = argument.per_step ? row : 0};

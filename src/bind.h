@@ -12,6 +12,9 @@ using Shape = std::vector<std::int64_t>;
 /// "[2, 3]"
 std::string text_of(const Shape& shape);
 
+/// What is wrong with a parameter's values, "" where they are in its range.
+std::string out_of_range(const ir::Argument& argument, const void* data, std::int64_t count);
+
 class Binding {
  public:
   /// `graph` and `arguments` must outlive the binding.
@@ -37,7 +40,6 @@ class Binding {
   const std::map<std::string, Array>& arrays(ir::Role role) const;
   void check_names(ir::Role role) const;
   void check_array(const std::string& what, Mem mem, const Array& array) const;
-  void check_range(const ir::Argument& argument, const Array& array) const;
   void find_shape();
   Source param_source(const ir::Argument& argument, const Array& array);
   const std::vector<std::int64_t>& indices(const Shape& shape);

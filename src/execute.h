@@ -5,7 +5,8 @@
 
 namespace flexsn {
 
-/// What a run gives a buffer; data is null where an optional one is left out.
+/// What a run gives a buffer; data is null where an optional one, or one that nobody wants written, is left
+/// out.
 struct Bound {
   void* data = nullptr;
   std::int64_t row_stride = 0;        ///< in elements; 0 repeats one row

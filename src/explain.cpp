@@ -122,6 +122,11 @@ class Explainer {
     for (const Argument& argument : step_.arguments)
       if (argument.role != Role::state && is_float(value_type(argument.mem)))
         training.wanted.push_back(argument.name);
+    if (training.wanted.empty())
+      user_error(
+          "neuron '", step_.name,
+          "': it has no input and no parameter to take a gradient of; give its states (given_states) to see "
+          "their gradients");
     return training;
   }
 
@@ -188,13 +193,14 @@ class Explainer {
     std::int64_t bare = total(out_.training);
     for (const Plan* plan : {&forward, &backward})
       for (const Buffer& buffer : plan->buffers)
-        if (hands_over(*plan, buffer)) bare -= bytes_of(*plan, buffer);
+        if (hands_over(*plan, buffer) || buffer.holds == Holds::grad_param) bare -= bytes_of(*plan, buffer);
     out_.floor = bare + static_cast<std::int64_t>(parts.floor *
                                                   static_cast<double>(options_.steps * options_.elements));
     add_reductions(backward);
     out_.training_passes = passes(out_.training);
-    out_.ratio =
-        out_.floor == 0 ? 1 : static_cast<double>(total(out_.training)) / static_cast<double>(out_.floor);
+    out_.ratio = out_.floor == 0 || pass() == 0
+                     ? 1
+                     : static_cast<double>(total(out_.training)) / static_cast<double>(out_.floor);
     out_.forward_ops = running_ops(forward.step.graph);
     out_.backward_ops =
         running_ops(backward.step.graph) + (backward.rebuild ? running_ops(backward.rebuild->graph) : 0);
@@ -224,8 +230,11 @@ class Explainer {
           out_.saved.push_back({parts.rebuild->graph.arguments[i].name, parts.rebuild->graph.arguments[i].mem,
                                 "an input, read again to rebuild the values of a segment"});
     for (const Handed& value : parts.handed) {
-      std::string reason = "saved for each step: building it again needs " +
-                           needs_of(lowered.joint, value.value) + ", which costs more";
+      std::string reason = join("saved for each step, made from ", needs_of(lowered.joint, value.value), ": ",
+                                options_.training.saving == Saving::everything ? "all values are saved"
+                                : options_.training.saving == Saving::per_step
+                                    ? "the cheapest cut of the step"
+                                    : "cheaper than building it again, or within the budget");
       if (value.from.what == Port::What::input) reason = "an input, read again";
       if (value.from.what == Port::What::output) reason = "an output, in memory already";
       if (value.from.what == Port::What::sequence) reason = "a sequence of states, in memory already";
@@ -254,7 +263,7 @@ class Explainer {
     for (const Argument& argument : graph.arguments)
       if (marked[argument.value] && argument.role != Role::param)
         names.push_back(join(argument.role == Role::state ? "state " : "input ", argument.name));
-    return list_of(names);
+    return names.empty() ? "step and element numbers" : list_of(names);
   }
 
   // ---- in words ------------------------------------------------------------------------------------
@@ -313,7 +322,16 @@ class Explainer {
     text += out_.segment == 0 ? "  no checkpoints\n"
                               : join("  a checkpoint of ", list_of(out_.checkpoints), " every ", out_.segment,
                                      " steps, ", counted(out_.checkpoint_rows, "row"), " in this run\n");
-    if (!out_.recomputed.empty()) text += join("  runs again: ", list_of(out_.recomputed), "\n");
+    if (!out_.recomputed.empty()) {
+      constexpr std::size_t most = 40;
+      const std::vector<std::string> some(
+          out_.recomputed.begin(),
+          out_.recomputed.begin() + static_cast<std::ptrdiff_t>(std::min(most, out_.recomputed.size())));
+      text += join(
+          "  runs again: ", list_of(some),
+          some.size() < out_.recomputed.size() ? join(" and ", out_.recomputed.size() - most, " more") : "",
+          "\n");
+    }
     return text + join("  kept alive from forward to backward: ", bytes_text(out_.kept_alive),
                        ", inputs included; ", decimal(out_.kept_alive_per_step),
                        " bytes per element and step of a long run\n  planned for the costs of '",

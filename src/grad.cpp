@@ -146,8 +146,9 @@ class Differentiator {
       const Argument& argument = out_.arguments[i];
       const Mem mem = gradient_memory(argument);
       V gradient = gradients_[argument.value];
-      // Wanted, but nothing depends on it: its gradient is zero.
-      if (!gradient.exists()) gradient = constant(out_, value_type(mem), 0);
+      // Wanted, but nothing depends on it: its gradient is zero, for a state the zero that no sum can see.
+      if (!gradient.exists())
+        gradient = constant(out_, value_type(mem), argument.role == Role::state ? -0.0 : 0.0);
       if (mem == Mem::f16) gradient = round_f16(gradient);
       if (mem == Mem::bf16) gradient = round_bf16(gradient);
       out_.results.push_back({.gives = Gives::grad,

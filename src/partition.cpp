@@ -15,9 +15,9 @@ using What = Port::What;
 
 namespace {
 
-constexpr int largest_segment = 64;     // beyond it checkpoints are next to nothing
-constexpr double resolution = 1 << 10;  // capacities are whole numbers of this part of a byte
-constexpr double weights[] = {0, 0.125, 0.25, 0.5, 1, 2, 4, 16, 64, 1024};  // of a byte kept, under a budget
+constexpr int largest_segment = 64;      // beyond it checkpoints are next to nothing
+constexpr double resolution = 1 << 10;   // capacities are whole numbers of this part of a byte
+constexpr double largest_weight = 1024;  // of a byte kept beside a byte moved, under a budget
 
 bool is_op(const Node& node) { return node.op != Op::constant && node.op != Op::argument; }
 
@@ -279,7 +279,9 @@ class Partitioner {
     for (std::size_t r = 0; r < joint_.results.size(); ++r) {
       const Result& result = joint_.results[r];
       if (result.value != id) continue;
-      if (result.gives == Gives::output) return Port{What::output, static_cast<int>(r)};
+      // An output that is wider than the value itself is no home for it: saving it costs no more.
+      if (result.gives == Gives::output && size_of(result.mem) <= size_of(memory_of(joint_, id)))
+        return Port{What::output, static_cast<int>(r)};
       if (result.gives == Gives::next && training_.state_sequences) return Port{What::sequence, result.of};
     }
     return {};
@@ -319,10 +321,13 @@ class Partitioner {
   double again_cost(Id id) const { return in_forward_[id] ? ops_of(id) * training_.costs.op : 0; }
   double compute_cost(Id id) const { return is_op(joint_.at(id)) ? again_cost(id) : -1; }
 
-  /// Values saved for each step; `weight` is what a byte kept alive costs beside the traffic.
+  /// Values saved for each step; `weight` is what a byte kept alive costs beside the traffic. It differs a
+  /// little from value to value, so that of several alike some can be saved and some not.
   Choice saved_per_step(double weight) const {
-    return priced(cut([&](Id id) { return bytes_of(id) * ((is_free_to_write(id) ? 1 : 2) + weight); },
-                      [&](Id id) { return compute_cost(id); }));
+    const double slope = weight / (8.0 * static_cast<double>(joint_.nodes.size()));
+    return priced(
+        cut([&](Id id) { return bytes_of(id) * ((is_free_to_write(id) ? 1 : 2) + weight + slope * id); },
+            [&](Id id) { return compute_cost(id); }));
   }
 
   Choice everything() const {
@@ -345,18 +350,15 @@ class Partitioner {
 
   /// The ops that run in a step of backward where these values are given and that need no gradient.
   std::vector<Id> computed_again(const std::vector<Id>& given) const {
-    std::vector<bool> again = needed_;
-    for (Id id : given) again[id] = false;
-    for (std::size_t id = joint_.nodes.size(); id-- > 0;) {
-      if (!again[id]) continue;
-      for (Id operand : joint_.nodes[id].operands)
-        if (operand != no_id && relevant_[operand] &&
-            std::find(given.begin(), given.end(), operand) == given.end())
-          again[operand] = true;
-    }
+    std::vector<bool> is_given(joint_.nodes.size()), again = needed_;
+    for (Id id : given) is_given[id] = true;
     std::vector<Id> ids;
-    for (std::size_t id = 0; id < again.size(); ++id)
-      if (again[id] && is_op(joint_.nodes[id])) ids.push_back(static_cast<Id>(id));
+    for (std::size_t id = joint_.nodes.size(); id-- > 0;) {
+      if (!again[id] || is_given[id]) continue;
+      if (is_op(joint_.nodes[id])) ids.push_back(static_cast<Id>(id));
+      for (Id operand : joint_.nodes[id].operands)
+        if (operand != no_id && relevant_[operand]) again[operand] = true;
+    }
     return ids;
   }
 
@@ -384,8 +386,7 @@ class Partitioner {
       if (runs[i] && is_input(id)) read += bytes_of(id);
       if (runs[i]) choice.cost += again_cost(id);
     }
-    for (Id id : computed_again(crossing))
-      if (runs[id]) choice.cost += again_cost(id);
+    for (Id id : computed_again(crossing)) choice.cost += again_cost(id);
     choice.cost += read + kept * training_.costs.keep;
     std::vector<Choice> list;
     for (int segment : segments) {
@@ -428,21 +429,40 @@ class Partitioner {
     return states;
   }
 
+  /// Ever dearer bytes until the budget is kept, then as cheap ones as just keep it; and the fewest bytes
+  /// there can be, whatever they cost.
+  void save_within_budget(std::vector<Choice>& list) const {
+    double cheap = 0, dear = 1.0 / 16;
+    for (; dear <= largest_weight; cheap = dear, dear *= 4) {
+      list.push_back(saved_per_step(dear));
+      if (list.back().bytes_kept <= *training_.budget) break;
+    }
+    for (int round = 0; round < 12 && dear <= largest_weight; ++round) {
+      const double weight = (cheap + dear) / 2;
+      list.push_back(saved_per_step(weight));
+      (list.back().bytes_kept <= *training_.budget ? dear : cheap) = weight;
+    }
+    list.push_back(
+        priced(cut([&](Id id) { return bytes_of(id) + (is_free_to_write(id) ? 1 : 2) / resolution; },
+                   [&](Id id) { return is_op(joint_.at(id)) ? 0.0 : -1.0; })));
+  }
+
   std::vector<Choice> candidates() const {
     std::vector<Choice> list;
-    const bool any = training_.saving == Saving::automatic;
+    // A number of steps between checkpoints asks for checkpoints.
+    const bool rebuild = training_.saving == Saving::rebuild || training_.segment != 0;
+    const bool any = training_.saving == Saving::automatic && !rebuild;
     if (training_.saving == Saving::everything) list.push_back(everything());
-    if (any || training_.saving == Saving::rebuild) {
+    if (any || rebuild) {
       std::vector<int> segments;
       for (int k = 2; k <= largest_segment; k *= 2) segments.push_back(k);
       if (training_.segment != 0) segments = {training_.segment};
       list = rebuilt(segments);
     }
-    if (any || training_.saving == Saving::per_step || list.empty())
-      for (double weight : weights) {
-        list.push_back(saved_per_step(weight));
-        if (!training_.budget) break;
-      }
+    if (any || training_.saving == Saving::per_step || list.empty()) {
+      list.push_back(saved_per_step(0));
+      if (training_.budget && list.back().bytes_kept > *training_.budget) save_within_budget(list);
+    }
     return list;
   }
 
@@ -457,7 +477,9 @@ class Partitioner {
     }
     if (best == nullptr)
       fail("training within a budget of ", *training_.budget,
-           " bytes kept per element and step is not possible; at least ", least,
+           " bytes kept per element and step is not possible",
+           training_.saving == Saving::automatic ? "" : " with the way of saving that is asked for",
+           "; at least ", least,
            " bytes must stay, inputs that are read again included. Raise the budget, or ask for fewer "
            "gradients");
     return *best;
@@ -593,6 +615,9 @@ void check(const Graph& joint, const Training& training) {
         "the "
         "planner, found ",
         k);
+  if (k != 0 && (training.saving == Saving::everything || training.saving == Saving::per_step))
+    fail("values are saved for each step, so there are no checkpoints for a segment of ", k,
+         " steps; leave the segment out, or let values be rebuilt");
   if (training.budget && !(*training.budget >= 0))
     fail("the budget must be a number of bytes of at least 0, found ", *training.budget);
   for (double cost : {training.costs.op, training.costs.keep, training.costs.room})

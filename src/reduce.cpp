@@ -6,26 +6,6 @@ namespace flexsn {
 
 namespace {
 
-struct Dimension {
-  std::int64_t size;
-  bool kept;
-};
-
-/// The step's dimensions with those of size 1 dropped and neighbours of one kind merged, outermost first.
-std::vector<Dimension> merged_dimensions(const Shape& step, const Shape& param) {
-  std::vector<Dimension> merged;
-  for (std::size_t i = 0; i < step.size(); ++i) {
-    const std::size_t from_right = step.size() - i;
-    if (step[i] == 1) continue;
-    const bool kept = from_right <= param.size() && param[param.size() - from_right] == step[i];
-    if (!merged.empty() && merged.back().kept == kept)
-      merged.back().size *= step[i];
-    else
-      merged.push_back({step[i], kept});
-  }
-  return merged;
-}
-
 /// Sums the middle one of the dimensions [outer, size, inner]; the result is [outer, inner].
 template <class F>
 std::vector<F> tree(std::vector<F> a, std::int64_t outer, std::int64_t size, std::int64_t inner) {
@@ -44,6 +24,20 @@ std::vector<F> tree(std::vector<F> a, std::int64_t outer, std::int64_t size, std
 }
 
 }  // namespace
+
+std::vector<Dimension> merged_dimensions(const Shape& step, const Shape& param) {
+  std::vector<Dimension> merged;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const std::size_t from_right = step.size() - i;
+    if (step[i] == 1) continue;
+    const bool kept = from_right <= param.size() && param[param.size() - from_right] == step[i];
+    if (!merged.empty() && merged.back().kept == kept)
+      merged.back().size *= step[i];
+    else
+      merged.push_back({step[i], kept});
+  }
+  return merged;
+}
 
 template <class F>
 std::vector<F> reduce(std::vector<F> values, const Shape& step, const Shape& param) {

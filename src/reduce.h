@@ -5,6 +5,15 @@
 
 namespace flexsn {
 
+/// One dimension of a step, seen from a parameter: kept where the parameter has it, else summed away.
+struct Dimension {
+  std::int64_t size;
+  bool kept;
+};
+
+/// The step's dimensions with those of size 1 dropped and neighbours of one kind merged, outermost first.
+std::vector<Dimension> merged_dimensions(const Shape& step, const Shape& param);
+
 /// Sums `values` (f32 or f64, one for each element of a step of shape `step`, row-major) down to the shape
 /// `param`, which broadcasts to it from the right. Dimensions of size 1 count for nothing; each of the others
 /// is kept or reduced; neighbours of one kind are merged; each reduced one, the innermost first, is summed by

@@ -1,6 +1,7 @@
 // run: arrays in, arrays out.
 #include "bind.h"
 #include "compile.h"
+#include "grad.h"
 
 namespace flexsn {
 
@@ -24,10 +25,8 @@ Target target(const Graph& graph, const Result& result, const Binding& binding, 
 
 Results run(const Neuron& neuron, const Arguments& arguments) {
   // The passes keep every bit, and what only gradients need is gone.
-  const Graph graph = compile(neuron.graph(arguments.type), Stage::expanded);
-  if (has_gradients(graph))
-    user_error("neuron '", graph.name,
-               "': a graph with gradients cannot be run forward; run the step it was made from");
+  const Graph step = neuron.graph(arguments.type);
+  const Graph graph = compile(has_gradients(step) ? forward_of(step) : step, Stage::expanded);
   Binding binding(graph, arguments);
   Scan scan;
   scan.steps = binding.steps();

@@ -40,6 +40,18 @@ Training training_for(const Graph& step, const Arguments& arguments, const Arriv
   return training;
 }
 
+/// A graph that has its gradients already needs all of those that arrive at outputs.
+Graph with_all_gradients(const Graph& joint, const Training& training) {
+  for (const Argument& argument : joint.arguments) {
+    if (argument.role != Role::grad_output) continue;
+    const std::string& output = joint.results[argument.of].name;
+    if (std::find(training.arriving->begin(), training.arriving->end(), output) == training.arriving->end())
+      user_error("neuron '", joint.name, "': it has its gradients already, so the gradient of output '",
+                 output, "' must be given");
+  }
+  return joint_of(joint, {.type = training.type, .wanted = training.wanted});
+}
+
 class BackwardRun {
  public:
   BackwardRun(const Graph& step, const Graph& joint, const Arguments& arguments, const Arriving& arriving)
@@ -49,6 +61,7 @@ class BackwardRun {
     scan_.steps = binding_.steps();
     scan_.elements = binding_.elements();
     scan_.first_step = arguments_.first_step;
+    check_arriving();
     for (const Argument& argument : joint_.arguments) bind(argument);
     rooms_.resize(joint_.results.size());
     for (std::size_t i = 0; i < joint_.results.size(); ++i) scan_.gradients.push_back(room(i));
@@ -60,6 +73,21 @@ class BackwardRun {
   }
 
  private:
+  /// All that is given is checked, whether it reaches what is wanted or not.
+  void check_arriving() const {
+    for (const Result& result : joint_.results)
+      if (const auto found = arriving_.outputs.find(result.name);
+          result.gives == Gives::output && found != arriving_.outputs.end())
+        binding_.given(join("the gradient of output '", result.name, "'"), result.mem, found->second, true);
+    for (const Argument& argument : joint_.arguments) {
+      const auto found = arriving_.states.find(argument.name);
+      if (argument.role != Role::state || found == arriving_.states.end()) continue;
+      const bool sequences = arguments_.state_sequences;
+      binding_.given(join("the gradient of state '", argument.name, "'"),
+                     sequences ? argument.mem : gradient_memory(argument), found->second, sequences);
+    }
+  }
+
   void bind(const Argument& argument) {
     Source source, last;
     if (argument.role == Role::grad_output) {
@@ -140,7 +168,8 @@ Gradients run_backward(const Neuron& neuron, const Arguments& arguments, const A
                        const std::vector<std::string>& wanted) {
   const Graph step = verified(simplify(neuron.graph(arguments.type)), "simplify");
   const Training training = training_for(step, arguments, arriving, wanted);
-  const Graph joint = verified(grad(step, request_of(step, training)), "grad");
+  const Graph joint = has_gradients(step) ? with_all_gradients(step, training)
+                                          : verified(grad(step, request_of(step, training)), "grad");
   Gradients gradients = BackwardRun(step, joint, arguments, arriving).run();
   if (wanted.empty()) return gradients;
   // States that only pass gradients on were computed too, but not asked for.

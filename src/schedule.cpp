@@ -231,7 +231,10 @@ class Scheduler {
                             .mem = mem,
                             .optional = true});
     const std::vector<std::string>& wanted = training.wanted;
-    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), argument.name) != wanted.end())
+    const bool given = std::any_of(whole_.results.begin(), whole_.results.end(), [&](const Result& result) {
+      return result.gives == Gives::grad && result.of == state;
+    });
+    if (given && (wanted.empty() || std::find(wanted.begin(), wanted.end(), argument.name) != wanted.end()))
       carry.last = buffer({.holds = Holds::grad_first_state,
                            .index = state,
                            .name = argument.name,

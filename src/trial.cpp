@@ -167,8 +167,13 @@ Trial::Outcome Trial::by_plans(const TrainingPlans& plans) const {
         case Holds::input:
         case Holds::first_state:
         case Holds::param:
-        case Holds::grad_output:
           bound = given(data_[buffer.index]);
+          break;
+        case Holds::grad_output:
+          for (std::size_t i = 0; i < joint_.arguments.size(); ++i)
+            if (joint_.arguments[i].role == Role::grad_output &&
+                joint_.results[joint_.arguments[i].of].name == buffer.name)
+              bound = given(data_[i]);
           break;
         case Holds::grad_last_state:
         case Holds::grad_state_sequence:

@@ -155,6 +155,11 @@ class Verifier {
              of_output ? graph_.results[argument.of].name : graph_.arguments[argument.of].name, "'");
     const Mem mem = of_output ? graph_.results[argument.of].mem : graph_.arguments[argument.of].mem;
     check_carries_gradient(what, mem, argument.location);
+    const Mem carried = of_output ? mem : gradient_memory(graph_.arguments[argument.of]);
+    if (!of_output && argument.mem != carried)
+      fail(join("gradient '", argument.name, "' is ", name_of(argument.mem), " but gradients of ", what,
+                ", which is ", name_of(mem), ", are carried in ", name_of(carried), "; declare it so"),
+           argument.location);
     if (value_type(argument.mem) != value_type(mem))
       fail(join("gradient '", argument.name, "' is ", name_of(argument.mem), " but ", what, " is ",
                 name_of(mem), "; a gradient has the type of what it is of"),

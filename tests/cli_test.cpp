@@ -274,6 +274,10 @@ TEST_F(Cli, ShowsTheHalvesAndThePlans) {
     EXPECT_EQ(output({"show", corpus + "/integers.fsn", "--stage", "plan", "--kind", kind})
                   .find(std::string("plan ") + kind),
               0u);
+  expect_error(2, {"show", "lif", "--budget", "4"}, "they have no meaning for --stage step");
+  expect_error(2, {"show", "lif", "--stage", "plan", "--kind", "inference", "--wanted", "x"},
+               "they have no meaning for --kind inference");
+  expect_error(1, {"explain", "lif", "--save", "per_step", "--segment", "8"}, "there are no checkpoints");
   expect_error(2, {"show", "lif", "--kind", "forward"}, "give --stage plan with it");
   expect_error(2, {"show", "lif", "--stage", "plan", "--kind", "train"}, "--kind must be inference");
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "absent.h"
 #include "build.h"
 #include "compile.h"
 #include "error.h"
@@ -131,6 +132,45 @@ TEST_P(RandomPlans, GiveTheBitsOfTheLaw) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, RandomPlans, testing::Range(0, shards));
+
+/// Gradients that turn out to be absent after forward has run, against the law that never knew of them.
+std::string broken_absence(std::uint64_t seed, int* compared) {
+  Dice dice(seed);
+  const Graph step = simplify(named(random_graph(seed)));
+  Training all, fewer;
+  fewer.arriving.emplace();
+  for (const Result& result : step.results)
+    if (result.gives == Gives::output && is_float(value_type(result.mem)) && dice.chance(0.5))
+      fewer.arriving->push_back(result.name);
+  Graph joint, pruned;
+  try {
+    joint = joint_of(step, all);
+    pruned = joint_of(step, fewer);
+  } catch (const UserError&) {
+    return "";
+  }
+  std::vector<int> absent;
+  for (std::size_t a = 0; a < joint.arguments.size(); ++a) {
+    const Argument& argument = joint.arguments[a];
+    if (argument.role != Role::grad_output) continue;
+    const std::string& output = joint.results[argument.of].name;
+    if (std::find(fewer.arriving->begin(), fewer.arriving->end(), output) == fewer.arriving->end())
+      absent.push_back(static_cast<int>(a));
+  }
+  const Trial trial(pruned, fewer, seed);
+  Partition parts = partition(joint, all);
+  parts.backward = without_arriving(parts.backward, absent);
+  const TrainingPlans plans = schedule_training(joint, parts, all, trial.layout());
+  *compared += !absent.empty();
+  return difference(trial.by_law(), trial.by_plans(plans));
+}
+
+TEST(RandomPlans, GradientsThatAreAbsentAfterAllTakePartInNoArithmetic) {
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed)
+    ASSERT_EQ(broken_absence(seed, &compared), "") << seed << "\n" << print(random_graph(seed));
+  EXPECT_GT(compared, 100);
+}
 
 // ---- gradients -----------------------------------------------------------------------------------------
 

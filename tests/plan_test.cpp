@@ -80,7 +80,7 @@ TEST(Plan, ANeuronNobodyPlannedForGivesTheBitsOfTheLaw) {
 
 TEST(Plan, LongAndLargeRunsGiveTheBitsOfTheLaw) {
   for (Saving saving : {Saving::per_step, Saving::rebuild}) {
-    EXPECT_EQ(law_broken(odd.graph(), {.saving = saving, .segment = 8}, 1, 1000, 1), "");
+    EXPECT_EQ(law_broken(odd.graph(), {.saving = saving}, 1, 1000, 1), "");
   }
   EXPECT_EQ(
       law_broken(neuron_named("plif").graph(), {.saving = Saving::rebuild, .segment = 2}, 2, 3, 1000003), "");
@@ -141,6 +141,55 @@ TEST(Plan, InferenceKindsGiveTheBitsOfTheLaw) {
       }
     }
   }
+}
+
+TEST(Plan, JointGraphsFromElsewhereGiveTheBitsOfTheLaw) {
+  const char* const texts[] = {
+      // A gradient arrives at the new state, but none of the old one is given; and the other way round.
+      "neuron a {\n  input x : f32\n  state v : f32\n  grad g : f32 of output y\n  grad h : f32 of next v\n"
+      "  %a = mul %x, %v\n  %b = mul %g, %v\n  %c = add %b, %h\n  output y = %a : f32\n  next v = %a\n  grad "
+      "of x = %c\n}\n",
+      "neuron b {\n  input x : f32\n  state v : f32\n  grad g : f32 of output y\n"
+      "  %a = mul %x, %v\n  %b = mul %g, %v\n  %c = mul %g, %x\n  output y = %a : f32\n  next v = %x\n  grad "
+      "of x = %b\n"
+      "  grad of v = %c\n}\n",
+      // A gradient that needs no gradient.
+      "neuron c {\n  input x : f32\n  state v : f32\n  grad g : f32 of output y\n  %a = mul %x, %v\n  output "
+      "y = %a : f32\n"
+      "  next v = %a\n  grad of x = %v\n}\n"};
+  for (const char* text : texts) {
+    const Neuron joint = parse_neuron(text);
+    for (Saving saving : savings)
+      for (std::uint64_t seed = 0; seed < 6; ++seed)
+        EXPECT_EQ(law_broken(joint.graph(), {.saving = saving}, seed), "")
+            << text << static_cast<int>(saving);
+    for (const Check& c : check(joint)) EXPECT_TRUE(c.passed) << c.what << ": " << c.detail;
+  }
+  Arguments arguments;
+  arguments.inputs["x"] = Array(Mem::f32, {2, 1}, {3, 4});
+  arguments.states["v"] = Array(Mem::f32, {1}, {5});
+  EXPECT_EQ(run(parse_neuron(texts[0]), arguments).outputs.at("y").values(), (std::vector<double>{15, 60}));
+  Arriving arriving;
+  arriving.outputs["y"] = Array(Mem::f32, {2, 1}, {1, 1});
+  EXPECT_EQ(run_backward(parse_neuron(texts[1]), arguments, arriving).states.at("v")[0], 3);
+  EXPECT_THROW(
+      run_backward(parse_neuron(texts[0]), arguments, Arriving{.states = {{"v", Array(Mem::f32, {1})}}}),
+      UserError);
+  EXPECT_THROW(
+      parse_neuron(
+          "neuron d {\n  input x : f32\n  state v : f16\n  grad h : f16 of next v\n  %a = round_f16 %x\n"
+          "  next v = %a\n  grad of x = %h\n}\n"),
+      UserError);
+}
+
+TEST(Check, ANaNAmongGradientsIsFound) {
+  const Neuron root = neuron("root", [](Step& s) {
+    const auto x = s.input("x");
+    s.output("y", select(x > 0, sqrt(x), 0.0));
+  });
+  bool failed = false;
+  for (const Check& c : check(root)) failed |= c.what == "gradients agree with differences" && !c.passed;
+  EXPECT_TRUE(failed);
 }
 
 // ---- what the planner chooses ------------------------------------------------------------------------
@@ -250,6 +299,67 @@ TEST(Partition, ABudgetIsKept) {
   EXPECT_EQ(tight.segment, 0);
   ASSERT_EQ(tight.handed.size(), 1u);
   EXPECT_EQ(tight.handed[0].name, "saved_h");
+}
+
+/// Bytes and ops of a plan, counted from the plan itself.
+double cost_of(const Neuron& neuron, const Training& training) {
+  const Lowered lowered = lower(neuron.graph(training.type), training);
+  double cost = 0;
+  for (const Plan* plan : {&lowered.plans.forward, &lowered.plans.backward}) {
+    for (const Buffer& buffer : plan->buffers)
+      if (buffer.lead != Lead::once)
+        cost +=
+            static_cast<double>(size_of(buffer.mem)) / (buffer.lead == Lead::per_segment ? plan->segment : 1);
+    cost += training.costs.op * op_count(plan->step.graph);
+    if (plan->rebuild) cost += training.costs.op * op_count(plan->rebuild->graph);
+  }
+  for (Type type : lowered.plans.backward.kept)
+    cost += training.costs.keep * static_cast<double>(size_of(natural_memory(type)));
+  return cost;
+}
+
+TEST(Partition, TheAutomaticPlanIsTheCheapest) {
+  // Much that only backward needs, and that forward runs as well.
+  const Neuron flip = neuron("flip", [](Step& s) {
+    const auto v = s.state("v");
+    const auto h = v * 0.5 + s.input("x");
+    s.next(v, h * (1.0 - h));
+    s.output("y", h * detach(tanh(exp(sin(tanh(exp(sin(h))))))));
+  });
+  std::vector<Neuron> all = {flip, odd};
+  for (const char* name : neurons) all.push_back(neuron_named(name));
+  for (const Neuron& neuron : all)
+    for (const char* model : {"cpu", "gpu", "bytes"})
+      for (Saving saving : {Saving::everything, Saving::per_step, Saving::rebuild}) {
+        const CostModel costs = cost_model_named(model);
+        EXPECT_LE(cost_of(neuron, {.costs = costs}), cost_of(neuron, {.costs = costs, .saving = saving}) + 3)
+            << neuron.name() << " " << model << " " << static_cast<int>(saving);
+      }
+}
+
+TEST(Partition, TheFewestBytesAreFound) {
+  // Two alike, of which one may be saved; an input half as wide as what is made of it.
+  const Neuron sym = neuron("sym", [](Step& s) {
+    const auto a = s.input("a", Mem::f16), b = s.input("b", Mem::f16), x = s.input("x"), y = s.input("y");
+    s.output("z", x * detach(tanh(exp(sin(a)))) + y * detach(tanh(exp(sin(b)))));
+  });
+  for (double budget : {4.0, 6.0, 8.0}) {
+    const Partition parts = parts_of(sym, {.wanted = {"x", "y"}, .budget = budget});
+    EXPECT_LE(parts.bytes_kept, budget);
+    EXPECT_GT(parts.bytes_kept, budget - 2);
+  }
+  EXPECT_EQ(
+      parts_of(sym, {.wanted = {"x", "y"}, .budget = 4, .costs = {.name = "dear", .op = 1000}}).bytes_kept,
+      4);
+  // A narrow state that is a wider output as well.
+  const Neuron narrow = parse_neuron(
+      "neuron narrow {\n  input x : f32\n  state w : bf16\n  %p = mul %w, %x\n  %q = mul %p, %w\n  %r = "
+      "round_bf16 %p\n"
+      "  output wide = %w : f32\n  output q = %q : f32\n  next w = %r\n}\n");
+  const Partition parts = parts_of(narrow, {.saving = Saving::per_step});
+  double bytes = 0;
+  for (const Handed& value : parts.handed) bytes += static_cast<double>(size_of(value.mem));
+  EXPECT_EQ(parts.bytes_kept, bytes);
 }
 
 TEST(Partition, WhatIsNotWantedIsNeitherSavedNorComputed) {
@@ -385,6 +495,16 @@ TEST(Plan, WrongRequestsAreNamed) {
       text({.segment = 6}),
       "neuron 'lif': the number of steps between checkpoints must be a power of two from 2 to 1024, or 0 to "
       "leave it to the planner, found 6");
+  EXPECT_EQ(text({.saving = Saving::per_step, .segment = 8}),
+            "neuron 'lif': values are saved for each step, so there are no checkpoints for a segment of 8 "
+            "steps; leave "
+            "the segment out, or let values be rebuilt");
+  EXPECT_EQ(text({.budget = 3, .saving = Saving::per_step}),
+            "neuron 'lif': training within a budget of 3 bytes kept per element and step is not possible "
+            "with the way "
+            "of saving that is asked for; at least 4 bytes must stay, inputs that are read again included. "
+            "Raise the "
+            "budget, or ask for fewer gradients");
   EXPECT_EQ(text({.budget = -1}),
             "neuron 'lif': the budget must be a number of bytes of at least 0, found -1");
   EXPECT_EQ(

@@ -338,7 +338,8 @@ TEST(Verify, GradientsHaveTheTypeOfWhatTheyAreOf) {
   expect_error(graph, {"gradient 'g' is f64", "output 'z' is f32", "(cell.cpp:8)"});
   graph = legal_graph();
   add_argument(graph, {.role = Role::grad_next, .name = "g", .mem = Mem::b8, .of = 1, .location = line(8)});
-  expect_error(graph, {"gradient 'g' is bool", "state 'v' is f32", "(cell.cpp:8)"});
+  expect_error(graph,
+               {"gradient 'g' is bool", "state 'v', which is f32, are carried in f32", "(cell.cpp:8)"});
   graph = legal_graph();
   const Id wide = to_f64(V{&graph, x_id}).id;
   graph.results.push_back(
