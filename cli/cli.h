@@ -22,12 +22,13 @@ class Failure : public std::runtime_error {
 
 /// What was asked for, as written on the command line; "" is an option that was not given.
 struct Request {
-  std::string what;                  ///< list: ops, neurons or targets
+  std::string what;                  ///< list: ops, neurons or targets; cache: info or clear
   std::vector<std::string> neurons;  ///< a file, "-", or a built-in name with options
-  std::string stage, kind, dtype, steps, elements, seed, csv;
+  std::string stage, kind, emit, dtype, steps, elements, seed, csv;
   std::string budget, costs, save, segment;  ///< of training
   std::vector<std::string> inputs, params, wanted, arriving;
-  bool canonical = false, locations = false, json = false, sequences = false, given_states = false;
+  bool canonical = false, locations = false, json = false, sequences = false, given_states = false,
+       digest = false;
 };
 
 /// What a command gives: text for standard output, one for standard error, the exit code.
@@ -43,6 +44,7 @@ Outcome explain(const Request& request);
 Outcome simulate(const Request& request);
 Outcome check(const Request& request);
 Outcome doctor(const Request& request);
+Outcome cache(const Request& request);
 
 /// Rows of cells as aligned columns; the last column is wrapped so that lines stay within 100 columns.
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent = "");

@@ -209,7 +209,27 @@ Outcome list(const Request& request) {
   return {request.json ? dumped(json) : table(rows)};
 }
 
+namespace {
+
+/// The code of one kernel.
+Outcome emitted(const Request& request) {
+  if (!request.stage.empty())
+    throw WrongUse("--stage and --emit cannot be joined: code is what comes after the last stage; give one");
+  if (request.canonical || request.locations)
+    throw WrongUse("--canonical and --locations are about graphs; they have no meaning with --emit");
+  const auto what = static_cast<flexsn::Listing>(choice("--emit", request.emit, {"llvm", "asm"}));
+  const std::vector<std::string> kinds = {"inference", "inference_final_state", "forward", "backward"};
+  const std::size_t kind = request.kind.empty() ? 1 : choice("--kind", request.kind, kinds);
+  const flexsn::Neuron neuron = neuron_of(request);
+  const std::string text = flexsn::emit(neuron, static_cast<flexsn::Kind>(kind), what, training_of(request));
+  if (!request.json) return {text};
+  return {dumped({{"neuron", neuron.name()}, {"kind", kinds[kind]}, {"code", request.emit}, {"text", text}})};
+}
+
+}  // namespace
+
 Outcome show(const Request& request) {
+  if (!request.emit.empty()) return emitted(request);
   const std::vector<std::string> stages = {"step",    "simplified", "expanded", "joint",
                                            "forward", "backward",   "plan"};
   const std::size_t stage = request.stage.empty() ? 0 : choice("--stage", request.stage, stages);
@@ -315,6 +335,28 @@ Outcome simulate(const Request& request) {
   return {"wrote " + counted(rows, "row") + " to " + request.csv + "\n"};
 }
 
+Outcome cache(const Request& request) {
+  if (choice("what to do", request.what, {"info", "clear"}) == 1) {
+    const flexsn::CacheInfo info = flexsn::cache_info();
+    if (!info.usable) return {"nothing to remove: " + info.problem + "\n"};
+    return {"removed " + counted(static_cast<std::size_t>(flexsn::cache_clear()), "file") + " from " +
+            info.directory + "\n"};
+  }
+  const flexsn::CacheInfo info = flexsn::cache_info();
+  if (request.json)
+    return {dumped({{"directory", info.directory},
+                    {"usable", info.usable},
+                    {"problem", info.problem},
+                    {"entries", info.entries},
+                    {"bytes", info.bytes}})};
+  std::vector<std::vector<std::string>> rows = {
+      {"directory", info.directory.empty() ? "none" : info.directory},
+      {"in use", info.usable ? "yes" : "no"},
+      {"kernels", std::to_string(info.entries) + ", " + std::to_string(info.bytes) + " bytes"}};
+  if (!info.problem.empty()) rows.push_back({"problem", info.problem});
+  return {table(rows)};
+}
+
 Outcome check(const Request& request) {
   const flexsn::Mem type = type_of(request);
   const std::optional<std::uint64_t> seed =
@@ -330,6 +372,16 @@ Outcome check(const Request& request) {
     standard_input_read |= argument == "-";
     if (!file) built_in(argument, type);
     texts.push_back(file ? read_text(argument) : "");
+  }
+  if (request.digest) {
+    std::string lines;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const std::string& argument = request.neurons[i];
+      const flexsn::Neuron neuron =
+          is_file(argument) ? parsed(argument, texts[i]) : flexsn::neuron_named(argument);
+      lines += flexsn::digest(neuron, type, *seed) + "  " + argument + "\n";
+    }
+    return {lines};
   }
   Json json = Json::array();
   std::string text, complaint;

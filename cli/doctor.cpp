@@ -186,9 +186,6 @@ Need python() {
 
 Outcome doctor(const Request& request) {
   const std::vector<Need> needs = {
-      library("code for this processor", "LLVM 19 library",
-              {"libLLVM.so.19.1", "libLLVM-19.so", "libLLVM-19.so.1"},
-              "install it (Debian and Ubuntu: libllvm19)"),
       library("code for NVIDIA GPUs", "CUDA driver, libcuda.so.1", {"libcuda.so.1"},
               "it comes with the NVIDIA driver and needs a GPU of theirs"),
       library("code for NVIDIA GPUs", "NVRTC, libnvrtc.so", {"libnvrtc.so", "libnvrtc.so."},

@@ -37,6 +37,8 @@ const Command commands[] = {
      "flexsn simulate alif --input ramp:0:3 --param tau=4 --T 200 --csv alif.csv", cli::simulate},
     {"check", "Verify neurons, and that the compiler keeps every bit of their results", a_neuron,
      "flexsn check my_neuron.fsn lif --seed 7", cli::check},
+    {"cache", "Say what compiled kernels are kept on disk, or remove them", "what to do: info or clear",
+     "flexsn cache info", cli::cache},
     {"doctor", "Say what this machine offers and what is missing for the rest", "", "flexsn doctor",
      cli::doctor},
 };
@@ -68,6 +70,7 @@ class Arguments {
  private:
   void add_options(CLI::App& sub, std::string_view name) {
     if (name == "list") sub.add_option("WHAT", request.what, "ops, neurons or targets")->required();
+    if (name == "cache") sub.add_option("WHAT", request.what, "info or clear")->required();
     if (name == "check") neuron(sub.add_option("FILE|NAME", request.neurons));
     if (name == "show" || name == "explain" || name == "simulate")
       neuron(sub.add_option_function<std::string>(
@@ -80,8 +83,9 @@ class Arguments {
            "step (default), simplified, expanded, joint (with gradients),\n"
            "forward, backward (its halves), or plan (of its kernels)");
       text(sub, "--kind", request.kind, "KIND",
-           "With --stage plan: inference, inference_final_state, forward\n"
-           "or backward; by default the two of training");
+           "With --stage plan or --emit: inference, inference_final_state,\n"
+           "forward or backward; by default the two of training, or inference");
+      text(sub, "--emit", request.emit, "CODE", "The kernel's code instead: llvm or asm");
       sub.add_flag("--canonical", request.canonical, "Without names: equal texts mean the same neuron");
       sub.add_flag("--locations", request.locations, "With the line each op was written on");
     }
@@ -113,6 +117,8 @@ class Arguments {
       text(sub, "--segment", request.segment, "STEPS", "Steps between checkpoints, a power of two");
       sub.add_flag("--sequences", request.sequences, "Forward gives every state, not only the last");
     }
+    if (name == "check")
+      sub.add_flag("--digest", request.digest, "Print one line that is the same on every machine");
     if (name == "check") text(sub, "--seed", request.seed, "NUMBER", "Seed of the random data: 0 by default");
     if (name != "simulate") sub.add_flag("--json", request.json, "Print one JSON value");
   }

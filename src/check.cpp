@@ -1,7 +1,7 @@
 // check: the promises that hold for every neuron, tried on one of them.
 #include <algorithm>
 
-#include "check_gradients.h"
+#include "check_kernels.h"
 #include "compile.h"
 #include "error.h"
 #include "expand.h"
@@ -133,7 +133,7 @@ std::vector<Check> check(const Neuron& neuron, Mem type, std::uint64_t seed) {
   if (chunks.empty())
     chunks = difference(graph, law, run_on(graph, arrays, 3, steps - 3, last_states(graph, first, 3)), 3);
   note("chunks equal the whole", chunks, "3 + 13 steps against 16");
-  for (Check& found : check_gradients(neuron, type, seed)) checks.push_back(std::move(found));
+  for (Check& found : check_kernels(neuron, type, seed)) checks.push_back(std::move(found));
   return checks;
 }
 

@@ -1,6 +1,9 @@
-// The lists of what there is: ops, targets, the version.
+// What there is: ops, targets, code, kernels on disk, the version.
 #include "error.h"
+#include "executable.h"
 #include "ops.h"
+#include "store.h"
+#include "train.h"
 
 namespace flexsn {
 
@@ -37,8 +40,30 @@ std::vector<OpInfo> op_list() {
 }
 
 std::vector<TargetInfo> target_list() {
-  return {{"interpreter", true, "defines what every op and every backend computes; runs anywhere"}};
+  const std::string absent = cpu_absent();
+  return {{"interpreter", true, "defines what every op and every backend computes; runs anywhere"},
+          {"cpu", absent.empty(),
+           !absent.empty() ? absent
+                           : join("vector code by ", cpu_compiler(), " for ",
+                                  cpu_isa() == Isa::neon ? "aarch64 NEON" : "x86-64-v3", ", ",
+                                  default_thread_count(), " threads")}};
 }
+
+std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training) {
+  const Plan plan = plan_of(neuron.graph(training.type), kind, training);
+  const bool here = cpu_absent().empty();
+  const LlvmOptions options{.isa = here ? cpu_isa() : Isa::x86_64_v3};
+  const LlvmModule module = emit_llvm(plan, std::vector<bool>(plan.buffers.size(), true), options);
+  return what == Listing::llvm ? module.text : cpu_assembly(module.text, options.isa);
+}
+
+CacheInfo cache_info() {
+  const StoreInfo info = Store::standard().info();
+  return {info.directory, info.usable, info.problem, static_cast<std::int64_t>(info.entries),
+          static_cast<std::int64_t>(info.bytes)};
+}
+
+std::int64_t cache_clear() { return static_cast<std::int64_t>(Store::standard().clear()); }
 
 std::string_view version() { return FLEXSN_VERSION; }
 

@@ -44,16 +44,23 @@ Trial::Trial(const Graph& joint, const Training& training, std::uint64_t seed,
   steps_ = steps ? *steps : pick(random, some_steps);
   elements_ = elements ? *elements : chance(random, 0.02) ? 513 : pick(random, some_elements);
   first_step_ = static_cast<int>(random.next() % 5);
+  // Maps come first: the same seed gives the same layout for every size.
+  std::vector<Map> maps;
   for (const Argument& argument : joint.arguments) {
     Map map = Map::element;
-    if (argument.role == Role::param) map = static_cast<Map>(static_cast<int>(random.next() % 3));
+    if (argument.role == Role::param) map = static_cast<Map>(random.next() % 3);
     if (argument.role == Role::state && chance(random, 0.3)) map = Map::scalar;
     if (map != Map::element || argument.role == Role::param) layout_[argument.name] = map;
+    maps.push_back(map);
+  }
+  for (std::size_t i = 0; i < joint.arguments.size(); ++i) {
+    const Argument& argument = joint.arguments[i];
     // Where the gradient of a state arrives: at each state of the sequence, at the last one, or not at all.
     const bool arrives = argument.role == Role::grad_next;
+    const bool given = !arrives || chance(random, 0.7);
     const Mem mem = arrives && sequences_ ? joint.arguments[argument.of].mem : argument.mem;
-    data_.push_back(draw(mem, is_rows(argument) || (arrives && sequences_), map, argument.range, random));
-    if (arrives) data_.back().given = chance(random, 0.7);
+    data_.push_back(draw(mem, is_rows(argument) || (arrives && sequences_), maps[i], argument.range, random));
+    data_.back().given = given;
   }
 }
 
@@ -119,6 +126,7 @@ Trial::Outcome Trial::by_law() const {
     scan.targets.push_back(sequences_ ? Target{.sequence = to, .row_stride = elements_} : Target{.last = to});
   }
   interpret(forward, scan);
+  if (!has_gradients(joint_)) return out;
 
   BackwardScan backward;
   backward.steps = steps_;
@@ -145,10 +153,10 @@ Trial::Outcome Trial::by_law() const {
   return out;
 }
 
-Trial::Outcome Trial::by_plans(const TrainingPlans& plans) const {
+Trial::Outcome Trial::by_plans(const std::vector<const Plan*>& plans, const Runner& runner) const {
   Outcome out = room();
   std::map<std::pair<Holds, int>, Array> between;  // what forward leaves for backward
-  for (const Plan* plan : {&plans.forward, &plans.backward}) {
+  for (const Plan* plan : plans) {
     PlanRun run{.steps = steps_, .elements = elements_, .first_step = first_step_, .buffers = {}};
     for (const Buffer& buffer : plan->buffers) {
       Bound bound;
@@ -202,7 +210,7 @@ Trial::Outcome Trial::by_plans(const TrainingPlans& plans) const {
       }
       run.buffers.push_back(bound);
     }
-    execute(*plan, run);
+    runner(*plan, run);
   }
   return out;
 }

@@ -21,8 +21,13 @@ class Trial {
   /// What comes out, by name: outputs, states, gradients; of parameters the sums for each element.
   using Outcome = std::map<std::string, Array>;
   Outcome by_law() const;
-  /// Forward, then backward on what forward left.
-  Outcome by_plans(const TrainingPlans& plans) const;
+  /// Who runs a plan.
+  using Runner = std::function<void(const Plan& plan, const PlanRun& run)>;
+  /// Forward, then backward on what forward left; or inference alone, for a graph without gradients.
+  Outcome by_plans(const std::vector<const Plan*>& plans, const Runner& runner = execute) const;
+  Outcome by_plans(const TrainingPlans& plans, const Runner& runner = execute) const {
+    return by_plans({&plans.forward, &plans.backward}, runner);
+  }
 
  private:
   struct Data {

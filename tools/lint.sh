@@ -45,11 +45,15 @@ done
 
 # The core sees the standard library and itself: standard headers have neither a dot nor a slash.
 mapfile -t core < <(files 'src/*' 'include/*')
-posix='^src/store\.cpp:[0-9]+:#include <(dirent|fcntl|signal|sys/stat|unistd)\.h>'  # it alone needs a file system
+# The store needs a file system, the pool processors and processes.
+posix='^src/(store|pool)\.cpp:[0-9]+:#include <(dirent|fcntl|sched|signal|sys/stat|unistd)\.h>'
 ! grep -nE '^ *# *include *<' "${core[@]}" | grep -vE '<[a-z0-9_]+>' | grep -vE "$posix" || fail "the core includes a header that is not standard"
 while IFS=: read -r f name; do
   [ -f "src/$name" ] || [ -f "include/$name" ] || fail "$f includes \"$name\", which is not a file of the core"
 done < <(grep -HoP '^ *# *include *"\K[^"]+' "${core[@]}")
+
+# One file sees LLVM.
+! grep -nE '^ *# *include *<llvm' -r src include cli cpu tests bench | grep -v '^cpu/jit\.cpp:' || fail "LLVM is for cpu/jit.cpp alone"
 
 for f in "${scripts[@]}"; do
   bash -n "$f" || fail "$f is not a valid script"

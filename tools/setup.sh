@@ -19,10 +19,20 @@ build      libcli11-dev       optional flexsn_cli, the program flexsn
 build      nlohmann-json3-dev optional flexsn_cli, the program flexsn
 build      libmpfr-dev        optional the f64 accuracy tests
 build      libgmp-dev         optional the f64 accuracy tests
+build      llvm-19-dev        optional CPU kernels
+build      libzstd-dev        optional CPU kernels
+build      zlib1g-dev         optional CPU kernels
+build      cross-compiler     optional the test of CPU kernels on the other architecture
+build      qemu-user          optional the test of CPU kernels on the other architecture
 lint       clang-format-19    optional the format check
 fuzz       clang-19           optional the fuzzers
 fuzz       libclang-rt-19-dev optional the fuzzers
 '
+
+# The architecture whose kernels are tried under emulation is the one that this machine is not.
+cross=aarch64
+[ "$(uname -m)" = aarch64 ] && cross=x86_64
+needs=${needs/cross-compiler/gcc-${cross/_/-}-linux-gnu}
 
 on_path() { command -v "$1" >/dev/null; }
 
@@ -31,7 +41,7 @@ probe_headers() {
   local dir include=()
   IFS=: read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
   for dir in "${prefixes[@]}"; do include+=("-I$dir/include"); done
-  for dir in gtest/gtest.h benchmark/benchmark.h CLI/CLI.hpp nlohmann/json.hpp mpfr.h gmp.h; do
+  for dir in gtest/gtest.h benchmark/benchmark.h CLI/CLI.hpp nlohmann/json.hpp mpfr.h gmp.h zlib.h zstd.h; do
     printf '#if __has_include(<%s>)\n"%s"\n#endif\n' "$dir" "$dir"
   done | "${CXX:-c++}" -E -P -x c++ "${include[@]}" - 2>/dev/null
 }
@@ -50,6 +60,11 @@ has() {
     nlohmann-json3-dev) [[ $headers == *'"nlohmann/json.hpp"'* ]] ;;
     libmpfr-dev) [[ $headers == *'"mpfr.h"'* ]] ;;
     libgmp-dev) [[ $headers == *'"gmp.h"'* ]] ;;
+    llvm-19-dev) compgen -G '/usr/lib/llvm-19/lib/cmake/llvm/LLVMConfig.cmake' >/dev/null || [ -n "${LLVM_DIR:-}" ] ;;
+    libzstd-dev) [[ $headers == *'"zstd.h"'* ]] ;;
+    zlib1g-dev) [[ $headers == *'"zlib.h"'* ]] ;;
+    gcc-*-linux-gnu) on_path "$cross-linux-gnu-gcc" ;;
+    qemu-user) on_path "qemu-$cross" ;;
     clang-format-19) tools/clang_format.sh >/dev/null ;;
     clang-19) on_path clang++-19 || on_path clang++ ;;
     libclang-rt-19-dev)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -299,6 +300,7 @@ struct OpInfo {
   std::string name, operands, kind, doc;
 };
 std::vector<OpInfo> op_list();
+/// A place where neurons can run, and what is missing where it is not there.
 struct TargetInfo {
   std::string name;
   bool available;
@@ -394,6 +396,22 @@ struct ShowOptions {
 /// The neuron as `.fsn` text, or its plans.
 std::string show(const Neuron& neuron, const ShowOptions& options = {});
 
+/// The code of a kernel for states and outputs that all are wanted: as LLVM IR or as assembly of this
+/// machine.
+enum class Listing : std::uint8_t { llvm, assembly };
+std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training = {});
+
+/// Compiled kernels on disk.
+struct CacheInfo {
+  std::string directory;
+  bool usable = false;
+  std::string problem;  ///< why it is not used, or not written
+  std::int64_t entries = 0, bytes = 0;
+};
+CacheInfo cache_info();
+/// Removes them all; gives the number of files.
+std::int64_t cache_clear();
+
 /// A name with its type in memory.
 struct Named {
   std::string name;
@@ -424,6 +442,138 @@ struct KernelInfo {
 /// Describes the kernel of a kind. Training is for the kinds forward and backward; of the others only its
 /// type matters. Throws where training is asked for and no output or state carries a gradient.
 KernelInfo kernel_info(const Neuron& neuron, Kind kind, const Training& training = {});
+
+// ---- kernels -------------------------------------------------------------------------------------
+
+/// The caller's memory: elements of one type and how many there are. Made from anything contiguous (a vector,
+/// a span, an array), from a pointer and a number, or, for f16 and bf16, from a pointer, a type and a number.
+class View {
+ public:
+  template <class Container>
+    requires requires(Container& c) { std::size(c), std::data(c); }
+  View(Container&& container) : View(std::data(container), static_cast<std::int64_t>(std::size(container))) {}
+  template <class T>
+  View(T* data, std::int64_t count) : View(data, memory_of<std::remove_const_t<T>>(), count) {
+    writable_ = !std::is_const_v<T>;
+  }
+  View(const void* data, Mem type, std::int64_t count)
+      : data_(const_cast<void*>(data)), type_(type), count_(count), writable_(false) {}
+  View(void* data, Mem type, std::int64_t count) : data_(data), type_(type), count_(count) {}
+  View(Array& array) : View(array.bytes.data(), array.type, array.size()) {}
+  View(const Array& array) : View(static_cast<const void*>(array.bytes.data()), array.type, array.size()) {}
+
+  /// The same with rows that start every `elements` elements; without it rows follow each other.
+  View rows_every(std::int64_t elements) const {
+    View view = *this;
+    view.row_stride_ = elements;
+    return view;
+  }
+
+  void* data() const { return data_; }
+  Mem type() const { return type_; }
+  std::int64_t count() const { return count_; }
+  std::optional<std::int64_t> row_stride() const { return row_stride_; }
+  bool writable() const { return writable_; }
+
+ private:
+  template <class T>
+  static constexpr Mem memory_of() {
+    static_assert(
+        std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::int32_t> ||
+            std::same_as<T, std::uint8_t> || std::same_as<T, std::byte> || std::same_as<T, bool>,
+        "elements are float, double, std::int32_t, std::uint8_t or bool; give f16 and bf16 as (pointer, "
+        "Mem, count)");
+    return std::same_as<T, float>          ? Mem::f32
+           : std::same_as<T, double>       ? Mem::f64
+           : std::same_as<T, std::int32_t> ? Mem::i32
+           : std::same_as<T, bool>         ? Mem::b8
+                                           : Mem::u8;
+  }
+  void* data_;
+  Mem type_;
+  std::int64_t count_;
+  bool writable_ = true;
+  std::optional<std::int64_t> row_stride_ = {};
+};
+using Views = std::map<std::string, View>;
+
+/// T and the step's shape.
+struct Extent {
+  std::int64_t steps = 0;
+  std::vector<std::int64_t> shape = {};
+};
+
+/// Runs task(0) to task(count - 1) in any order and in any thread, and returns when all have ended.
+using ParallelFor = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
+
+struct CompileOptions {
+  Training training = {};
+  std::string target = "cpu";  ///< "cpu": machine code; "interpreter": what defines the bits, slow, anywhere
+  int threads = 0;             ///< 0: as many as the process may use, or $FLEXSN_THREADS
+  ParallelFor parallel_for = {};  ///< who runs tasks; empty: a small pool that all kernels share
+};
+
+namespace detail {
+struct KernelState;
+struct RunState;
+}  // namespace detail
+
+/// Arrays bound to a kernel by name. Everything is checked against the step's shape before a byte is touched.
+/// Arrays must stay where they are while the run is used. A run belongs to one thread.
+class Run {
+ public:
+  /// An input, [T, step shape].
+  Run& in(const std::string& name, const View& view);
+  /// A parameter of this shape, which broadcasts to the step's; a step_param has T in front.
+  Run& param(const std::string& name, const View& view, std::vector<std::int64_t> shape = {});
+  /// A state that is read before the first step and written after the last. One that is not bound starts at
+  /// its initial value.
+  Run& state(const std::string& name, const View& view);
+  /// The two apart: where it is read, where it is written.
+  Run& first_state(const std::string& name, const View& view);
+  Run& last_state(const std::string& name, const View& view);
+  /// Every value of a state, [T, step shape]; the kernel must be compiled for training.state_sequences, or
+  /// run for inference.
+  Run& state_sequence(const std::string& name, const View& view);
+  /// An output, [T, step shape]; one that is not bound is not computed.
+  Run& out(const std::string& name, const View& view);
+  /// The number of the first step, for sequences run in chunks.
+  Run& first_step(std::int64_t step);
+
+  /// Outputs and states.
+  void inference();
+  /// Bytes that forward and backward need between them.
+  std::size_t workspace_bytes();
+  /// The same as inference, and what backward needs in the workspace.
+  void forward(const View& workspace);
+  /// After forward on the same workspace: gradients that arrive, by the names of outputs and states (of last
+  /// states; with state_sequences [T, step shape]), and those that are wanted, by the names of inputs,
+  /// parameters and states (of first states). What does not arrive takes part in no sum, what is not wanted
+  /// is not computed.
+  void backward(const View& workspace, const Views& arriving, const Views& wanted);
+
+ private:
+  friend class Kernel;
+  explicit Run(std::shared_ptr<detail::RunState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::RunState> state_;
+};
+
+/// A neuron compiled for a target; copies share it. It may be used from several threads at once.
+class Kernel {
+ public:
+  Run bind(Extent extent) const;
+  /// What the kernel of a kind takes and gives.
+  const KernelInfo& info(Kind kind) const;
+
+ private:
+  friend Kernel compile(const Neuron& neuron, const CompileOptions& options);
+  explicit Kernel(std::shared_ptr<detail::KernelState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::KernelState> state_;
+};
+
+/// Machine code is made when a run first needs it, once for all shapes, and kept on disk. Throws where the
+/// target is not there.
+Kernel compile(const Neuron& neuron, const CompileOptions& options = {});
 
 /// What to explain. States start at their initial values, unless they are given.
 struct ExplainOptions {
@@ -475,11 +625,14 @@ struct Check {
   bool passed;
   std::string detail;
 };
-/// Verifies the neuron, its text round trip, that every pass and every training plan keeps every bit of the
-/// interpreter's results on random and edge-case data made from `seed`, and that gradients agree with
-/// differences in f64 (spikes replaced by the smooth functions of their surrogates, values near a jump left
-/// out).
+/// Verifies the neuron, its text round trip, that every pass, every training plan and the CPU's kernels keep
+/// every bit of the interpreter's results on random and edge-case data made from `seed`, and that gradients
+/// agree with differences in f64 (spikes replaced by the smooth functions of their surrogates, values near a
+/// jump left out).
 std::vector<Check> check(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
+/// A hash of what the neuron computes, forward and backward, on data made from `seed`: the same on every
+/// machine, by machine code where there is any.
+std::string digest(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
 
 /// What to simulate. An input is one of
 ///   step:LEVEL[:START]       0 before step START (default 0), LEVEL from then on

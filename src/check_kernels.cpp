@@ -1,4 +1,4 @@
-#include "check_gradients.h"
+#include "check_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,10 @@
 #include "backward.h"
 #include "compile.h"
 #include "error.h"
+#include "executable.h"
 #include "ops.h"
+#include "store.h"
+#include "text.h"
 #include "trial.h"
 #include "verify.h"
 #include "widen.h"
@@ -304,26 +307,115 @@ Check plans_agree(const Graph& joint, Saving saving, int segment, std::uint64_t 
           difference.empty(), difference.empty() ? "off by 0; 1, 7, 16 steps" : difference};
 }
 
+/// Sizes at which kernels have gone wrong: around vectors and blocks, around the tile, none at all.
+struct Size {
+  std::int64_t steps, elements;
+};
+constexpr Size sizes[] = {{0, 5},  {1, 1},  {2, 15}, {7, 16},  {8, 17},    {9, 31},
+                          {64, 1}, {3, 33}, {33, 0}, {5, 100}, {2, 16385}, {17, 1025}};
+
+/// The kernels of inference, or of training where `graph` has gradients.
+std::vector<Plan> plans_for(const Graph& graph, const Training& training, const Layout& layout) {
+  if (has_gradients(graph)) {
+    TrainingPlans both = schedule_training(graph, partition(graph, training), training, layout);
+    return {std::move(both.forward), std::move(both.backward)};
+  }
+  const Kind kind = training.state_sequences ? Kind::inference : Kind::inference_final_state;
+  return {schedule_inference(graph, kind, layout)};
+}
+
+/// Runs plans by machine code, each compiled once.
+class CpuRunner {
+ public:
+  void operator()(const Plan& plan, const PlanRun& run) {
+    std::shared_ptr<const Executable>& executable = known_[print(plan, false)];
+    if (!executable) executable = cpu_executable(plan);
+    executable->run(run, pool_->as_threads());
+  }
+
+ private:
+  std::map<std::string, std::shared_ptr<const Executable>> known_;
+  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>(2);
+};
+
+Trial::Outcome outcome_of(const Graph& graph, const Training& training, const Trial& trial,
+                          const Trial::Runner& runner) {
+  const std::vector<Plan> plans = plans_for(graph, training, trial.layout());
+  std::vector<const Plan*> pointers;
+  for (const Plan& plan : plans) pointers.push_back(&plan);
+  return trial.by_plans(pointers, runner);
+}
+
+Check cpu_agrees(const char* what, const Graph& graph, std::uint64_t seed) {
+  CpuRunner runner;
+  std::string difference;
+  for (bool sequences : {false, true})
+    for (const Size& size : sizes) {
+      if (!difference.empty()) break;
+      const Training training{.state_sequences = sequences};
+      const Trial trial(graph, training, seed, size.steps, size.elements);
+      difference = flexsn::difference(trial.by_law(), outcome_of(graph, training, trial, std::ref(runner)));
+    }
+  return {join("cpu ", what, " has the interpreter's bits"), difference.empty(),
+          difference.empty() ? join("off by 0; ", std::size(sizes), " sizes, last states and sequences")
+                             : difference};
+}
+
 }  // namespace
 
-std::vector<Check> check_gradients(const Neuron& neuron, Mem type, std::uint64_t seed) {
+std::vector<Check> check_kernels(const Neuron& neuron, Mem type, std::uint64_t seed) {
   const Graph step = compile(neuron.graph(type), Stage::simplified);
+  const Graph forward = values_only(has_gradients(step) ? forward_of(step) : step);
   Graph joint;
+  std::string untrainable;
   try {
     joint = joint_of(step, {});
   } catch (const UserError& error) {
-    return {{"gradients", true, join("none: ", error.what())}};
+    untrainable = error.what();
   }
   std::vector<Check> checks;
-  if (has_gradients(step))
-    checks.push_back(
-        {"gradients agree with differences", true, "not compared: the text has its own gradients"});
-  else
-    checks.push_back(against_differences(neuron, seed));
-  for (Saving saving : {Saving::automatic, Saving::everything, Saving::per_step})
-    checks.push_back(plans_agree(joint, saving, 0, seed));
-  for (int segment : {2, 8}) checks.push_back(plans_agree(joint, Saving::rebuild, segment, seed));
+  if (!untrainable.empty()) {
+    checks.push_back({"gradients", true, join("none: ", untrainable)});
+  } else {
+    if (has_gradients(step))
+      checks.push_back(
+          {"gradients agree with differences", true, "not compared: the text has its own gradients"});
+    else
+      checks.push_back(against_differences(neuron, seed));
+    for (Saving saving : {Saving::automatic, Saving::everything, Saving::per_step})
+      checks.push_back(plans_agree(joint, saving, 0, seed));
+    for (int segment : {2, 8}) checks.push_back(plans_agree(joint, Saving::rebuild, segment, seed));
+  }
+  if (!cpu_absent().empty()) {
+    checks.push_back({"cpu has the interpreter's bits", true, join("left out: ", cpu_absent())});
+    return checks;
+  }
+  checks.push_back(cpu_agrees("inference", forward, seed));
+  if (untrainable.empty()) checks.push_back(cpu_agrees("training", joint, seed));
   return checks;
+}
+
+std::string digest(const Neuron& neuron, Mem type, std::uint64_t seed) {
+  const Graph step = compile(neuron.graph(type), Stage::simplified);
+  Graph graph = values_only(has_gradients(step) ? forward_of(step) : step);
+  try {
+    graph = joint_of(step, {});
+  } catch (const UserError&) {  // no gradient: the digest is that of inference
+  }
+  std::string bytes = canonical(graph);
+  const Trial::Runner runner = cpu_absent().empty() ? Trial::Runner(CpuRunner()) : execute;
+  for (const Size& size : sizes) {
+    const Trial trial(graph, {}, seed, size.steps, size.elements);
+    const Trial::Outcome outcome = outcome_of(graph, {}, trial, runner);
+    for (const auto& [name, array] : outcome)
+      for (std::int64_t n = 0; n < array.size(); ++n) {
+        // Which NaN it is differs between machines.
+        const double value = array[n];
+        bytes += value == value ? digits_of(value) : "nan";
+        bytes += std::signbit(value) && value == 0 ? "-," : ",";
+      }
+  }
+  return sha256(bytes);
 }
 
 }  // namespace flexsn

@@ -1,0 +1,171 @@
+#include "cpu_kernel.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "tile.h"
+
+namespace flexsn {
+
+/// The machine code for one form.
+struct CpuKernel::Variant {
+  std::once_flag once;
+  LlvmModule module;
+  std::optional<Code> code;
+  LlvmCalls calls;
+};
+
+/// Arenas that are not in use: memory once touched is worth keeping.
+class CpuKernel::Arenas {
+ public:
+  std::unique_ptr<Arena> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Arena>();
+    std::unique_ptr<Arena> arena = std::move(free_.back());
+    free_.pop_back();
+    return arena;
+  }
+  void give_back(std::unique_ptr<Arena> arena) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(arena));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Arena>> free_;
+};
+
+namespace {
+
+/// Elements: whole cache lines of every buffer.
+constexpr std::int64_t smallest_piece = 64;
+
+/// How many pieces a run is worth.
+std::int64_t pieces_of(const Plan& plan, const PlanRun& run, const Threads& threads) {
+  constexpr std::int64_t loads_and_stores = 8;  // in ops
+  const std::int64_t ops = loads_and_stores + ir::op_count(plan.step.graph) +
+                           (plan.rebuild ? ir::op_count(plan.rebuild->graph) : 0);
+  const std::int64_t work = run.elements * std::max<std::int64_t>(run.steps, 1) * ops;
+  const std::int64_t most =
+      std::min(work / threads.grain, (run.elements + smallest_piece - 1) / smallest_piece);
+  return std::clamp<std::int64_t>(most, 1, std::max(threads.count, 1));
+}
+
+std::vector<bool> present_in(const PlanRun& run) {
+  std::vector<bool> present;
+  for (const Bound& bound : run.buffers) present.push_back(bound.data != nullptr);
+  return present;
+}
+
+/// How elements are dealt out: after `before` of them, what is written is aligned.
+struct Cut {
+  std::int64_t before = 0;
+  bool streaming = false;  ///< too much is written for the caches to be of use to whoever reads it
+};
+
+Cut cut_of(const Plan& plan, const PlanRun& run) {
+  constexpr std::int64_t few_elements = 2048, much = std::int64_t{32} << 20;
+  std::int64_t written = 0;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+    if (plan.buffers[i].write && plan.buffers[i].lead == Lead::per_step && run.buffers[i].data != nullptr)
+      written += run.steps * run.elements * static_cast<std::int64_t>(size_of(plan.buffers[i].mem));
+  const std::optional<std::int64_t> before = elements_to_alignment(plan, run);
+  if (!before || run.elements < few_elements) return {};
+  return {*before, written >= much && host_isa() == Isa::x86_64_v3};
+}
+
+}  // namespace
+
+CpuKernel::CpuKernel(Plan plan, Store store)
+    : plan_(std::move(plan)), store_(std::move(store)), arenas_(std::make_unique<Arenas>()) {
+  verify(plan_);
+}
+
+CpuKernel::~CpuKernel() = default;
+
+const CpuKernel::Variant& CpuKernel::variant(const Form& form) const {
+  Variant* found = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Variant>& place = variants_[form];
+    if (!place) place = std::make_unique<Variant>();
+    found = place.get();
+  }
+  std::call_once(found->once, [&] {
+    const Isa isa = host_isa();
+    LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
+    const std::string key = join("flexsn ", version(), ", ", compiler_version(), ", ",
+                                 isa == Isa::neon ? "neon" : "x86-64-v3", "\n", module.text);
+    std::optional<std::string> object = store_.load("cpu", key);
+    if (!object) {
+      object = compile_object(module.text, isa);
+      store_.save("cpu", key, *object);
+    }
+    Code code(*object);
+    const auto function = [&](const std::optional<LlvmFunction>& wanted) {
+      return wanted ? code.function(wanted->name) : nullptr;
+    };
+    found->calls = {code.function(module.step.name), function(module.rebuild), function(module.step_hoist),
+                    function(module.rebuild_hoist)};
+    for (const LlvmConversion& conversion : module.conversions) {
+      found->calls.load[conversion.mem] = code.function(conversion.load);
+      found->calls.store[conversion.mem] = code.function(conversion.store);
+    }
+    module.text.clear();
+    found->module = std::move(module);
+    found->code = std::move(code);
+  });
+  return *found;
+}
+
+void CpuKernel::prepare(const PlanRun& run) const {
+  variant({present_in(run), cut_of(plan_, run).streaming});
+}
+
+void CpuKernel::run(const PlanRun& run, const Threads& threads) const {
+  internal_check(run.buffers.size() == plan_.buffers.size(), "a run must give each of the plan's buffers");
+  for (std::size_t i = 0; i < plan_.buffers.size(); ++i)
+    internal_check(run.buffers[i].data != nullptr || plan_.buffers[i].optional || plan_.buffers[i].write ||
+                       run.elements == 0 || rows_of(plan_, plan_.buffers[i], run.steps) == 0,
+                   "a buffer that is read is missing");
+  if (run.elements == 0) return;
+  const Cut cut = cut_of(plan_, run);
+  const Variant& code = variant({present_in(run), cut.streaming});
+  const std::int64_t pieces = pieces_of(plan_, run, threads);
+  const auto bound = [&](std::int64_t i) {
+    if (i == 0 || i == pieces) return i == 0 ? 0 : run.elements;
+    return cut.before + (run.elements - cut.before) * i / pieces / smallest_piece * smallest_piece;
+  };
+  threads.run(pieces, [&](std::int64_t i) {
+    std::unique_ptr<Arena> arena = arenas_->take();
+    std::int64_t first = bound(i);
+    if (i == 0 && cut.before > 0) {
+      run_piece(plan_, code.module, code.calls, run, 0, cut.before, *arena);
+      first = cut.before;
+    }
+    run_piece(plan_, code.module, code.calls, run, first, bound(i + 1), *arena);
+    arenas_->give_back(std::move(arena));
+  });
+}
+
+std::shared_ptr<const Executable> cpu_executable(Plan plan) {
+  host_isa();  // an older processor is refused before anything is made for it
+  return std::make_shared<CpuKernel>(std::move(plan));
+}
+
+std::string cpu_absent() {
+  try {
+    host_isa();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string cpu_compiler() { return compiler_version(); }
+
+Isa cpu_isa() { return host_isa(); }
+
+std::string cpu_assembly(const std::string& text, Isa isa) { return compile_assembly(text, isa); }
+
+}  // namespace flexsn

@@ -1,0 +1,156 @@
+#include "jit.h"
+
+#include <llvm/AsmParser/Parser.h>
+#include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>
+#include <llvm/ExecutionEngine/Orc/Core.h>
+#include <llvm/ExecutionEngine/Orc/ExecutorProcessControl.h>
+#include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/SmallVectorMemoryBuffer.h>
+#include <llvm/Support/SourceMgr.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/InstCombine/InstCombine.h>
+#include <llvm/Transforms/Scalar.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "environment.h"
+#include "error.h"
+
+namespace flexsn {
+
+namespace {
+
+void start_llvm() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+    LLVMInitializeAArch64TargetInfo();
+    LLVMInitializeAArch64Target();
+    LLVMInitializeAArch64TargetMC();
+    LLVMInitializeAArch64AsmPrinter();
+  });
+}
+
+std::string message(llvm::Error error) { return llvm::toString(std::move(error)); }
+
+template <class T>
+T checked(llvm::Expected<T> value) {
+  if (!value) internal_error("LLVM: " + message(value.takeError()), std::source_location::current());
+  return std::move(*value);
+}
+
+void checked(llvm::Error error) {
+  if (error) internal_error("LLVM: " + message(std::move(error)), std::source_location::current());
+}
+
+/// The instruction set exactly, whatever more this machine has: the same code everywhere.
+std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa) {
+  start_llvm();
+  const bool x86 = isa == Isa::x86_64_v3;
+  const std::string triple = x86 ? "x86_64-unknown-linux-gnu" : "aarch64-unknown-linux-gnu";
+  std::string problem;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, problem);
+  internal_check(target != nullptr, "LLVM was built without a target that flexsn is linked with");
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  return std::unique_ptr<llvm::TargetMachine>(
+      target->createTargetMachine(triple, x86 ? "x86-64-v3" : "generic", "", options, llvm::Reloc::PIC_,
+                                  llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+}
+
+std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what) {
+  const IeeeEnvironment environment;  // for what LLVM folds
+  llvm::LLVMContext context;
+  llvm::SMDiagnostic problem;
+  const std::unique_ptr<llvm::Module> module = llvm::parseAssemblyString(text, problem, context);
+  if (module == nullptr)
+    internal_error(join("LLVM cannot read what flexsn wrote: ", problem.getMessage().str(),
+                        " in: ", problem.getLineContents().str()),
+                   std::source_location::current());
+  internal_check(!llvm::verifyModule(*module), "LLVM finds what flexsn wrote illegal");
+  const std::unique_ptr<llvm::TargetMachine> machine = target_machine(isa);
+  module->setTargetTriple(machine->getTargetTriple().str());
+  module->setDataLayout(machine->createDataLayout());
+  llvm::SmallVector<char, 0> code;
+  llvm::raw_svector_ostream out(code);
+  llvm::legacy::PassManager passes;
+  // The emitter has already put every value at the loop level where it belongs.
+  passes.add(llvm::createEarlyCSEPass());
+  passes.add(llvm::createInstructionCombiningPass());
+  internal_check(!machine->addPassesToEmitFile(passes, out, nullptr, what),
+                 "LLVM cannot write object code for this target");
+  passes.run(*module);
+  return {code.begin(), code.end()};
+}
+
+}  // namespace
+
+Isa host_isa() {
+#if defined(__aarch64__)
+  return Isa::neon;
+#elif defined(__x86_64__)
+  const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  std::string missing;
+  for (const char* needed : {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
+    if (!features.lookup(needed)) missing += join(missing.empty() ? "" : ", ", needed);
+  if (!missing.empty())
+    user_error("CPU kernels need an x86-64-v3 processor, but this one lacks ", missing,
+               "; use the interpreter, flexsn::run, which gives the same bits");
+  return Isa::x86_64_v3;
+#else
+  user_error(
+      "CPU kernels are made for x86-64 and aarch64; use the interpreter, flexsn::run, which gives the "
+      "same bits");
+#endif
+}
+
+std::string compile_object(const std::string& text, Isa isa) {
+  return compile(text, isa, llvm::CodeGenFileType::ObjectFile);
+}
+
+std::string compile_assembly(const std::string& text, Isa isa) {
+  return compile(text, isa, llvm::CodeGenFileType::AssemblyFile);
+}
+
+std::string compiler_version() { return "LLVM " LLVM_VERSION_STRING; }
+
+/// What a kernel's code lives in. Nothing of the process is visible to it but the functions named here.
+struct Code::Session {
+  llvm::orc::ExecutionSession execution{checked(llvm::orc::SelfExecutorProcessControl::Create())};
+  llvm::orc::ObjectLinkingLayer layer{execution};
+  llvm::orc::JITDylib& library = execution.createBareJITDylib("flexsn");
+
+  explicit Session(const std::string& object) {
+    const auto symbol = [](auto* function) {
+      return llvm::orc::ExecutorSymbolDef{llvm::orc::ExecutorAddr::fromPtr(function),
+                                          llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
+    };
+    double (*fmod_f64)(double, double) = &std::fmod;
+    float (*fmod_f32)(float, float) = &std::fmod;
+    checked(library.define(llvm::orc::absoluteSymbols(
+        {{execution.intern("fmod"), symbol(fmod_f64)}, {execution.intern("fmodf"), symbol(fmod_f32)}})));
+    checked(layer.add(library, llvm::MemoryBuffer::getMemBufferCopy(object, "flexsn kernel")));
+  }
+  ~Session() {
+    if (llvm::Error error = execution.endSession()) llvm::consumeError(std::move(error));
+  }
+};
+
+Code::Code(const std::string& object) : session_(std::make_shared<Session>(object)) {}
+
+LlvmCall Code::function(const std::string& name) const {
+  return checked(session_->execution.lookup({&session_->library}, name)).getAddress().toPtr<LlvmCall>();
+}
+
+}  // namespace flexsn

@@ -1,0 +1,11 @@
+// The part of check that is about gradients, plans and kernels.
+#pragma once
+
+#include "ir.h"
+
+namespace flexsn {
+
+/// Gradients against differences, all plans against each other, the CPU's kernels against the interpreter.
+std::vector<Check> check_kernels(const Neuron& neuron, Mem type, std::uint64_t seed);
+
+}  // namespace flexsn

@@ -1,0 +1,142 @@
+#include "pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace flexsn {
+
+namespace {
+
+thread_local bool inside_task = false;
+
+/// Tasks that run in the calling thread are no one's to steal, and no task may wait for a pool.
+struct InsideTask {
+  bool before = inside_task;
+  InsideTask() { inside_task = true; }
+  ~InsideTask() { inside_task = before; }
+};
+
+void run_here(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  std::exception_ptr first;
+  for (std::int64_t i = 0; i < count; ++i) {
+    try {
+      task(i);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+void Threads::run(std::int64_t tasks, const std::function<void(std::int64_t)>& task) const {
+  if (parallel_for && tasks > 1)
+    parallel_for(tasks, task);
+  else
+    run_here(tasks, task);
+}
+
+/// What the pool's threads share. One job at a time: `turn` orders the callers.
+struct Pool::Shared {
+  std::mutex turn;
+  std::mutex mutex;
+  std::condition_variable work, done;
+  const std::function<void(std::int64_t)>* task = nullptr;
+  std::int64_t next = 0, count = 0, ended = 0;
+  std::exception_ptr problem;
+  bool stop = false;
+  const pid_t process = getpid();
+  std::vector<std::thread> threads;
+
+  /// Takes tasks of the job until none is left; `lock` is held on entry and on return.
+  void work_on(std::unique_lock<std::mutex>& lock) {
+    while (next < count) {
+      const std::int64_t mine = next++;
+      const std::function<void(std::int64_t)>& job = *task;
+      lock.unlock();
+      std::exception_ptr caught;
+      try {
+        const InsideTask inside;
+        job(mine);
+      } catch (...) {
+        caught = std::current_exception();
+      }
+      lock.lock();
+      if (caught && !problem) problem = caught;
+      if (++ended == count) done.notify_all();
+    }
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    while (!stop) {
+      work_on(lock);
+      work.wait(lock, [&] { return stop || next < count; });
+    }
+  }
+};
+
+Pool::Pool(int threads) : shared_(std::make_shared<Shared>()) {
+  for (int i = 1; i < threads; ++i)
+    shared_->threads.emplace_back([shared = shared_.get()] { shared->serve(); });
+}
+
+Pool::~Pool() {
+  if (shared_->process != getpid()) {
+    // The threads did not come along, so there is nothing to wait for; their handles must not be destroyed.
+    new std::shared_ptr<Shared>(std::move(shared_));
+    return;
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+  }
+  shared_->work.notify_all();
+  for (std::thread& thread : shared_->threads) thread.join();
+}
+
+int Pool::threads() const { return static_cast<int>(shared_->threads.size()) + 1; }
+
+void Pool::run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  Shared& shared = *shared_;
+  if (inside_task || count <= 1 || shared.threads.empty() || shared.process != getpid())
+    return run_here(count, task);
+  const std::lock_guard turn(shared.turn);
+  std::unique_lock lock(shared.mutex);
+  shared.task = &task;
+  shared.next = shared.ended = 0;
+  shared.count = count;
+  shared.problem = nullptr;
+  shared.work.notify_all();
+  shared.work_on(lock);
+  shared.done.wait(lock, [&] { return shared.ended == shared.count; });
+  shared.next = shared.count = 0;
+  if (shared.problem) std::rethrow_exception(std::exchange(shared.problem, nullptr));
+}
+
+Threads Pool::as_threads() {
+  return {threads(),
+          [this](std::int64_t count, const std::function<void(std::int64_t)>& task) { run(count, task); }};
+}
+
+int default_thread_count() {
+  if (const char* text = std::getenv("FLEXSN_THREADS")) {
+    const int count = std::atoi(text);
+    if (count >= 1) return std::min(count, 1024);
+  }
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(CPU_COUNT(&allowed), 1);
+  return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+}
+
+}  // namespace flexsn

@@ -1,0 +1,371 @@
+// Kernels on the caller's arrays: the bits of run and run_backward, whatever the target; and what is refused.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "error.h"
+#include "executable.h"
+#include "flexsn/flexsn.h"
+#include "random.h"
+
+namespace flexsn {
+namespace {
+
+std::vector<std::string> targets() {
+  std::vector<std::string> names = {"interpreter"};
+  if (cpu_absent().empty()) names.push_back("cpu");
+  return names;
+}
+
+constexpr std::int64_t steps = 9, batch = 5, channels = 3, pixels = 4, elements = batch * channels * pixels;
+const std::vector<std::int64_t> shape = {batch, channels, pixels},
+                                sequence = {steps, batch, channels, pixels};
+
+/// Two inputs, three states, parameters of every kind of shape.
+const Neuron odd = neuron("odd", [](Step& s) {
+  const auto x = s.input("x"), y = s.input("y", Mem::f16);
+  const auto u = s.state("u", 0.5), w = s.state("w", 0, Mem::bf16), n = s.state("n", 3, Mem::i32);
+  const auto tau = s.param("tau", 2, {1, 10}), gain = s.param("gain", 1), bias = s.param("bias", 0);
+  const auto gate = s.step_param("gate", 1), half = s.param("half", 1, {}, Mem::f16);
+  const auto h = u + (x - u) / tau + bias;
+  const auto z = spike(h - w * w * 0.1, surrogate::atan());
+  s.next(u, tanh(h) * gate * (1 - z));
+  s.next(w, round_bf16(w * 0.75 + y * z * half));
+  s.next(n, select(z > 0, n + 1, n));
+  s.output("z", z * gain);
+  s.output("count", n);
+  s.output("speed", exp(-u * u) * cast(n, Type::f32));
+});
+
+Array filled(Mem type, std::vector<std::int64_t> dims, Random& random, double low = -1, double high = 2) {
+  Array array(type, std::move(dims));
+  for (std::int64_t n = 0; n < array.size(); ++n) array.set(n, random.uniform(low, high));
+  return array;
+}
+
+/// Arguments and gradients for the odd neuron.
+struct Case {
+  Arguments arguments;
+  Arriving arriving;
+
+  explicit Case(std::uint64_t seed, bool sequences = false) {
+    Random random(seed);
+    arguments.state_sequences = sequences;
+    arguments.first_step = 4;
+    arguments.inputs["x"] = filled(Mem::f32, sequence, random);
+    arguments.inputs["y"] = filled(Mem::f16, sequence, random);
+    arguments.states["u"] = filled(Mem::f32, shape, random);
+    arguments.states["w"] = filled(Mem::bf16, shape, random);
+    arguments.states["n"] = filled(Mem::i32, shape, random, 0, 9);
+    arguments.params["tau"] = filled(Mem::f32, {channels, 1}, random, 1.5, 3);
+    arguments.params["gain"] = filled(Mem::f32, shape, random);
+    arguments.params["bias"] = filled(Mem::f32, {batch, 1, pixels}, random);  // no map fits: spread out
+    arguments.params["gate"] = filled(Mem::f32, {steps, channels, 1}, random);
+    arguments.params["half"] = filled(Mem::f16, {pixels}, random);
+    arriving.outputs["z"] = filled(Mem::f32, sequence, random);
+    arriving.outputs["speed"] = filled(Mem::f32, sequence, random);
+    arriving.states["u"] = filled(Mem::f32, sequences ? sequence : shape, random);
+    arriving.states["w"] = filled(sequences ? Mem::bf16 : Mem::f32, sequences ? sequence : shape, random);
+  }
+
+  Run bind(const Kernel& kernel) {
+    Run run = kernel.bind({steps, shape});
+    for (auto& [name, array] : arguments.inputs) run.in(name, array);
+    for (auto& [name, array] : arguments.params) run.param(name, array, array.shape);
+    return run.first_step(arguments.first_step);
+  }
+};
+
+void expect_same(const Array& expected, const Array& found, const std::string& what) {
+  ASSERT_EQ(expected.type, found.type) << what;
+  ASSERT_EQ(expected.size(), found.size()) << what;
+  const std::size_t size = size_of(expected.type);
+  for (std::int64_t n = 0; n < expected.size(); ++n) {
+    const std::size_t at = static_cast<std::size_t>(n) * size;
+    const bool same = std::memcmp(expected.bytes.data() + at, found.bytes.data() + at, size) == 0;
+    ASSERT_TRUE(same || (expected[n] != expected[n] && found[n] != found[n]))
+        << what << " at " << n << ": " << expected[n] << " and " << found[n];
+  }
+}
+
+TEST(Kernel, InferenceHasTheBitsOfRun) {
+  for (const std::string& target : targets())
+    for (bool sequences : {false, true}) {
+      Case c(1, sequences);
+      const Results expected = run(odd, c.arguments);
+      const Kernel kernel = compile(odd, {.target = target, .threads = 2});
+      flexsn::Run r = c.bind(kernel);
+      std::map<std::string, Array> outputs, states = c.arguments.states, found;
+      for (const auto& [name, array] : expected.outputs)
+        r.out(name, outputs[name] = Array(array.type, sequence));
+      for (const auto& [name, array] : expected.states) {
+        r.state(name, states.at(name));
+        if (sequences) r.state_sequence(name, found[name] = Array(array.type, sequence));
+      }
+      r.inference();
+      for (const auto& [name, array] : expected.outputs)
+        expect_same(array, outputs.at(name), target + " " + name);
+      for (const auto& [name, array] : expected.states)
+        expect_same(array, sequences ? found.at(name) : states.at(name), target + " " + name);
+      if (sequences) {  // and the last states, in place
+        c.arguments.state_sequences = false;
+        for (const auto& [name, array] : run(odd, c.arguments).states)
+          expect_same(array, states.at(name), name);
+      }
+    }
+}
+
+TEST(Kernel, TrainingHasTheBitsOfRunBackward) {
+  for (const std::string& target : targets())
+    for (bool sequences : {false, true})
+      for (Saving saving : {Saving::automatic, Saving::everything, Saving::per_step, Saving::rebuild}) {
+        Case c(2, sequences);
+        const Results results = run(odd, c.arguments);
+        const Gradients expected = run_backward(odd, c.arguments, c.arriving);
+        const Kernel kernel = compile(odd, {.training = {.state_sequences = sequences,
+                                                         .saving = saving,
+                                                         .segment = saving == Saving::rebuild ? 4 : 0},
+                                            .target = target});
+        flexsn::Run r = c.bind(kernel);
+        std::map<std::string, Array> outputs, states = c.arguments.states, found, gradients;
+        for (const auto& [name, array] : results.outputs)
+          r.out(name, outputs[name] = Array(array.type, sequence));
+        for (const auto& [name, array] : results.states) {
+          if (!sequences)
+            r.state(name, states.at(name));  // in place: backward must not miss the first states
+          if (sequences) r.first_state(name, states.at(name));
+          if (sequences) r.state_sequence(name, found[name] = Array(array.type, sequence));
+        }
+        std::vector<std::byte> workspace(r.workspace_bytes());
+        r.forward(workspace);
+        for (const auto& [name, array] : results.outputs) expect_same(array, outputs.at(name), name);
+        for (const auto& [name, array] : results.states)
+          expect_same(array, sequences ? found.at(name) : states.at(name), name);
+        Views arriving, wanted;
+        for (const auto* group : {&c.arriving.outputs, &c.arriving.states})
+          for (const auto& [name, array] : *group) arriving.insert_or_assign(name, View(array));
+        for (const auto* group : {&expected.inputs, &expected.states, &expected.params})
+          for (const auto& [name, array] : *group)
+            wanted.insert_or_assign(name, gradients[name] = Array(array.type, array.shape, 777));
+        for (int again : {0, 1}) {  // twice: backward leaves the workspace as it needs it
+          r.backward(workspace, arriving, wanted);
+          for (const auto* group : {&expected.inputs, &expected.states, &expected.params})
+            for (const auto& [name, array] : *group)
+              expect_same(array, gradients.at(name), join(target, " gradient of ", name, " run ", again));
+        }
+      }
+}
+
+TEST(Kernel, AbsentGradientsAndUnwantedOnes) {
+  for (const std::string& target : targets()) {
+    const Kernel kernel = compile(odd, {.target = target});
+    for (const std::vector<std::string>& arrives :
+         {std::vector<std::string>{"speed"}, {"z"}, {"u"}, {"w", "speed"}, {"z", "w"}}) {
+      Case c(3);
+      Arriving fewer;
+      for (const std::string& name : arrives) {
+        if (c.arriving.outputs.contains(name)) fewer.outputs[name] = c.arriving.outputs.at(name);
+        if (c.arriving.states.contains(name)) fewer.states[name] = c.arriving.states.at(name);
+      }
+      const Gradients expected = run_backward(odd, c.arguments, fewer);
+      flexsn::Run r = c.bind(kernel);
+      std::map<std::string, Array> outputs, states = c.arguments.states;
+      for (const char* name : {"z", "speed"}) r.out(name, outputs[name] = Array(Mem::f32, sequence));
+      for (auto& [name, array] : states) r.first_state(name, array);
+      std::vector<std::byte> workspace(r.workspace_bytes());
+      r.forward(workspace);
+      Views arriving;
+      for (const auto* group : {&fewer.outputs, &fewer.states})
+        for (const auto& [name, array] : *group) arriving.insert_or_assign(name, View(array));
+      Array x(Mem::f32, sequence), tau(Mem::f32, {channels, 1}), w(Mem::f32, shape);
+      r.backward(workspace, arriving, {{"x", x}, {"tau", tau}, {"w", w}});
+      expect_same(expected.inputs.at("x"), x, target + " x " + arrives[0]);
+      expect_same(expected.params.at("tau"), tau, target + " tau " + arrives[0]);
+      expect_same(expected.states.at("w"), w, target + " w " + arrives[0]);
+    }
+  }
+}
+
+TEST(Kernel, StatesAndParametersThatAreNotBoundHaveTheirDefaults) {
+  for (const std::string& target : targets()) {
+    Arguments arguments;
+    Random random(4);
+    arguments.inputs["x"] = filled(Mem::f32, {steps, 7}, random);
+    const Neuron plif = neuron_named("plif");
+    const Results expected = run(plif, arguments);
+    std::vector<float> s(steps * 7), v(7), gx(steps * 7), gs(steps * 7, 1.0f), gw(1);
+    const Kernel kernel = compile(plif, {.target = target});
+    flexsn::Run r = kernel.bind({steps, {7}});
+    r.in("x", arguments.inputs.at("x")).out("s", s).last_state("v", v);
+    std::vector<std::byte> workspace(r.workspace_bytes());
+    r.forward(workspace);
+    for (std::size_t n = 0; n < s.size(); ++n)
+      EXPECT_EQ(s[n], expected.outputs.at("s")[static_cast<std::int64_t>(n)]);
+    for (std::size_t n = 0; n < v.size(); ++n)
+      EXPECT_EQ(v[n], expected.states.at("v")[static_cast<std::int64_t>(n)]);
+    const std::string param = kernel.info(Kind::inference).params.at(0).name;
+    r.backward(workspace, {{"s", gs}}, {{"x", gx}, {param, gw}});
+    Arriving arriving;
+    arriving.outputs["s"] = Array(Mem::f32, {steps, 7}, 1);
+    const Gradients gradients = run_backward(plif, arguments, arriving);
+    EXPECT_EQ(gw[0], gradients.params.at(param)[0]);
+    for (std::size_t n = 0; n < gx.size(); ++n)
+      EXPECT_EQ(gx[n], gradients.inputs.at("x")[static_cast<std::int64_t>(n)]);
+  }
+}
+
+TEST(Kernel, RowsMayStandApartAndThereMayBeNone) {
+  for (const std::string& target : targets()) {
+    const Kernel kernel = compile(neuron_named("lif"), {.target = target});
+    constexpr std::int64_t apart = 11, few = 5;
+    std::vector<float> x(steps * apart, 1.5f), s(steps * apart, 7), v(few);
+    kernel.bind({steps, {few}})
+        .in("x", View(x).rows_every(apart))
+        .out("s", View(s).rows_every(apart))
+        .state("v", v)
+        .inference();
+    for (std::int64_t t = 0; t < steps; ++t)
+      for (std::int64_t n = 0; n < apart; ++n)
+        EXPECT_TRUE(n < few ? s[t * apart + n] == 0 || s[t * apart + n] == 1 : s[t * apart + n] == 7);
+    // One row for all of time.
+    std::vector<float> constant(few, 1.5f), same(few);
+    kernel.bind({steps, {few}}).in("x", View(constant).rows_every(0)).last_state("v", same).inference();
+    EXPECT_EQ(same, v);
+    // No steps, no elements.
+    std::vector<float> none, first(few, 0.25f), gradient(few, 9), last_gradient(few, 2);
+    flexsn::Run r = kernel.bind({0, {few}});
+    r.in("x", none).out("s", none).state("v", first);
+    std::vector<std::byte> workspace(r.workspace_bytes());
+    r.forward(workspace);
+    EXPECT_EQ(first, std::vector<float>(few, 0.25f));
+    r.backward(workspace, {{"v", last_gradient}}, {{"v", gradient}});
+    EXPECT_EQ(gradient, last_gradient);
+    kernel.bind({steps, {0}}).in("x", none).out("s", none).inference();
+  }
+}
+
+TEST(Kernel, OneKernelServesManyThreads) {
+  for (const std::string& target : targets()) {
+    Case c(5);
+    const Results expected = run(odd, c.arguments);
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong = 0;
+    const Kernel kernel = compile(odd, {.target = target});
+    for (int i = 0; i < 6; ++i)
+      threads.emplace_back([&] {
+        const Kernel same = compile(odd, {.target = target, .threads = 3});
+        for (const Kernel& k : {kernel, same}) {
+          Case mine(5);
+          flexsn::Run r = mine.bind(k);
+          Array z(Mem::f32, sequence);
+          r.out("z", z);
+          for (auto& [name, array] : mine.arguments.states) r.state(name, array);
+          r.inference();
+          wrong += z.bytes != expected.outputs.at("z").bytes;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
+  const auto error = [](const auto& call) {
+    try {
+      call();
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const Kernel kernel = compile(odd, {.target = "interpreter"});
+  Case c(6);
+  flexsn::Run r = c.bind(kernel);
+  std::vector<float> f(elements * steps), few(3);
+  std::vector<double> d(elements * steps);
+  const std::vector<float> fixed(elements * steps);
+  EXPECT_EQ(error([&] { compile(odd, {.target = "cup"}); }),
+            "there is no target 'cup' (did you mean 'cpu'?); choose cpu or interpreter");
+  EXPECT_EQ(error([&] { compile(odd, {.target = "interpreter", .threads = -1}); }),
+            "the number of threads must not be negative, found -1");
+  EXPECT_EQ(error([&] { compile(odd, {.training = {.wanted = {"t"}}, .target = "interpreter"}); }),
+            "neuron 'odd': there is no argument 't' to take a gradient of (did you mean 'x'?)");
+  EXPECT_EQ(error([&] { kernel.bind({-1, {2}}); }),
+            "neuron 'odd': the number of steps must not be negative, found -1");
+  EXPECT_EQ(error([&] { kernel.bind({1, {2, -2}}); }),
+            "neuron 'odd': the step's shape [2, -2] must not be negative");
+  EXPECT_EQ(error([&] { kernel.bind({1, {std::int64_t{1} << 40, std::int64_t{1} << 40}}); }),
+            "neuron 'odd': the step's shape [1099511627776, 1099511627776] has too many elements");
+  EXPECT_EQ(error([&] { r.in("X", f); }), "neuron 'odd': there is no input 'X' (did you mean 'x'?)");
+  EXPECT_EQ(
+      error([&] { r.in("x", d); }),
+      "neuron 'odd': input 'x' must be f32, found f64; convert it, or trace the neuron for another type");
+  EXPECT_EQ(error([&] { r.in("x", few); }),
+            "neuron 'odd': input 'x' must have 540 elements (T = 9, step shape [5, 3, 4]), found 3");
+  EXPECT_EQ(error([&] { r.in("x", View(f).rows_every(61)); }),
+            "neuron 'odd': input 'x' must have 548 elements (T = 9, step shape [5, 3, 4]), found 540");
+  EXPECT_EQ(error([&] { r.in("x", View(static_cast<float*>(nullptr), 540)); }),
+            "neuron 'odd': input 'x' has no memory: its pointer is null");
+  EXPECT_EQ(error([&] { r.out("z", fixed); }),
+            "neuron 'odd': output 'z' is written, but its memory is constant");
+  EXPECT_EQ(error([&] { r.out("z", View(f).rows_every(0)); }),
+            "neuron 'odd': output 'z' has rows every 0 elements, but each has 60; rows that are written must "
+            "not overlap");
+  EXPECT_EQ(error([&] { r.in("x", View(f).rows_every(-60)); }),
+            "neuron 'odd': input 'x' has rows every -60 elements; the distance must not be negative");
+  EXPECT_EQ(error([&] { r.out("zz", f); }), "neuron 'odd': there is no output 'zz' (did you mean 'z'?)");
+  EXPECT_EQ(error([&] { r.state("v", f); }), "neuron 'odd': there is no state 'v' (did you mean 'u'?)");
+  EXPECT_EQ(
+      error([&] { r.param("tau", few, {2}); }),
+      "neuron 'odd': param 'tau' has shape [2], which does not broadcast to the step's shape [5, 3, 4]; each "
+      "dimension, counted from the right, must be 1 or equal, and there may be no more of them");
+  EXPECT_EQ(
+      error([&] { r.param("tau", few); }),
+      "neuron 'odd': param 'tau' of shape [] must have 1 elements (T = 9, step shape [5, 3, 4]), found 3");
+  EXPECT_EQ(error([&] { r.param("tau", few, {3, 1}); }),
+            "neuron 'odd': param 'tau' has the value 0 at place 0, which is outside its range [1, 10]; "
+            "change the value, "
+            "or the range where the parameter is declared");
+  EXPECT_EQ(error([&] { r.param("gate", few, {3}); }),
+            "neuron 'odd': param 'gate' changes with time, so its shape must start with T = 9, found [3]");
+  EXPECT_EQ(error([&] { kernel.bind({steps, shape}).inference(); }),
+            "neuron 'odd': input 'x' is not bound; give it with in(\"x\", ...)");
+  std::vector<std::byte> workspace(r.workspace_bytes()), small(10);
+  EXPECT_NE(error([&] {
+              r.forward(small);
+            }).find("bytes (T = 9, step shape [5, 3, 4]), found 10; ask workspace_bytes()"),
+            std::string::npos);
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", f}}, {}); }),
+            "neuron 'odd': backward needs what forward left in this workspace; run forward on it first");
+  Array z(Mem::f32, sequence), speed(Mem::f32, sequence);
+  r.out("z", z).out("speed", speed);
+  r.forward(workspace);
+  EXPECT_EQ(error([&] { r.backward(workspace, {}, {}); }),
+            "neuron 'odd': no gradient arrives; give one of an output or of a state");
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"spped", f}}, {}); }),
+            "neuron 'odd': there is no output or state 'spped' for a gradient to arrive at (did you mean "
+            "'speed'?)");
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"count", f}}, {}); }),
+            "neuron 'odd': no gradient can arrive at 'count': it carries none, or the kernel was compiled "
+            "for others "
+            "(training.arriving)");
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", few}}, {}); }),
+            "neuron 'odd': the gradient of output 'z' must have 540 elements (T = 9, step shape [5, 3, 4]), "
+            "found 3");
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", f}}, {{"n", f}}); }),
+            "neuron 'odd': the gradient of 'n' is not there: it is i32 and carries none");
+  EXPECT_EQ(
+      error([&] { r.backward(workspace, {{"z", f}}, {{"tau", f}}); }),
+      "neuron 'odd': the gradient of 'tau' must have 3 elements (T = 9, step shape [5, 3, 4]), found 540");
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", f}}, {{"x", fixed}}); }),
+            "neuron 'odd': the gradient of 'x' is written, but its memory is constant");
+  const Neuron hard = neuron("hard", [](Step& s) { s.output("z", s.input("x") > 0); });
+  EXPECT_NE(error([&] {
+              compile(hard, {.target = "interpreter"}).bind({1, {1}}).workspace_bytes();
+            }).find("no output and no state can carry a gradient"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace flexsn
