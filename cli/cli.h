@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "flexsn/flexsn.h"
+
 namespace cli {
 
 /// The program was called in a way that has no meaning: exit code 2.
@@ -45,6 +47,10 @@ Outcome simulate(const Request& request);
 Outcome check(const Request& request);
 Outcome doctor(const Request& request);
 Outcome cache(const Request& request);
+Outcome bench(const Request& request);
+/// What `bench` prints for one neuron.
+Outcome bench_of(const flexsn::Neuron& neuron, const flexsn::Training& training, std::int64_t steps,
+                 std::int64_t elements, bool as_json);
 
 /// Rows of cells as aligned columns; the last column is wrapped so that lines stay within 100 columns.
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent = "");

@@ -335,6 +335,12 @@ Outcome simulate(const Request& request) {
   return {"wrote " + counted(rows, "row") + " to " + request.csv + "\n"};
 }
 
+Outcome bench(const Request& request) {
+  const std::int64_t steps = whole_number("--T", request.steps, 1, 8);
+  const std::int64_t elements = whole_number("--N", request.elements, 1, 1 << 20);
+  return bench_of(neuron_of(request), training_of(request), steps, elements, request.json);
+}
+
 Outcome cache(const Request& request) {
   if (choice("what to do", request.what, {"info", "clear"}) == 1) {
     const flexsn::CacheInfo info = flexsn::cache_info();

@@ -37,6 +37,8 @@ const Command commands[] = {
      "flexsn simulate alif --input ramp:0:3 --param tau=4 --T 200 --csv alif.csv", cli::simulate},
     {"check", "Verify neurons, and that the compiler keeps every bit of their results", a_neuron,
      "flexsn check my_neuron.fsn lif --seed 7", cli::check},
+    {"bench", "Measure a neuron on this machine, beside a copy of the bytes it must move", a_neuron,
+     "flexsn bench lif --T 8 --N 4194304", cli::bench},
     {"cache", "Say what compiled kernels are kept on disk, or remove them", "what to do: info or clear",
      "flexsn cache info", cli::cache},
     {"doctor", "Say what this machine offers and what is missing for the rest", "", "flexsn doctor",
@@ -72,10 +74,10 @@ class Arguments {
     if (name == "list") sub.add_option("WHAT", request.what, "ops, neurons or targets")->required();
     if (name == "cache") sub.add_option("WHAT", request.what, "info or clear")->required();
     if (name == "check") neuron(sub.add_option("FILE|NAME", request.neurons));
-    if (name == "show" || name == "explain" || name == "simulate")
+    if (name == "show" || name == "explain" || name == "simulate" || name == "bench")
       neuron(sub.add_option_function<std::string>(
           "FILE|NAME", [this](const std::string& word) { request.neurons = {word}; }));
-    if (name == "show" || name == "explain" || name == "simulate" || name == "check")
+    if (name == "show" || name == "explain" || name == "simulate" || name == "check" || name == "bench")
       text(sub, "--dtype", request.dtype, "TYPE",
            "Type a built-in neuron is traced for: f32 (default), f64, f16, bf16");
     if (name == "show") {
@@ -99,13 +101,17 @@ class Arguments {
       text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1 by default");
       text(sub, "--csv", request.csv, "FILE", "Write there instead of standard output");
     }
+    if (name == "bench") {
+      text(sub, "--T", request.steps, "STEPS", "Number of time steps: 8 by default");
+      text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1048576 by default");
+    }
     if (name == "explain") {
       text(sub, "--T", request.steps, "STEPS", "Number of time steps: 16 by default");
       text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1048576 by default");
       sub.add_flag("--given-states", request.given_states,
                    "States come from memory and their gradients are wanted");
     }
-    if (name == "show" || name == "explain") {
+    if (name == "show" || name == "explain" || name == "bench") {
       many(sub, "--wanted", request.wanted, "NAME", "Argument whose gradient is wanted; by default all");
       many(sub, "--arriving", request.arriving, "NAME", "Output that has a gradient; by default all");
       text(sub, "--budget", request.budget, "BYTES",

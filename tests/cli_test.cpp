@@ -133,7 +133,7 @@ std::vector<std::vector<float>> cells_of(const std::string& csv) {
 TEST_F(Cli, VersionAndHelp) {
   EXPECT_EQ(output({"--version"}).find("flexsn "), 0u);
   const std::string help = output({"--help"});
-  for (const char* command : {"list", "show", "explain", "simulate", "check", "cache", "doctor"}) {
+  for (const char* command : {"list", "show", "explain", "simulate", "check", "bench", "cache", "doctor"}) {
     EXPECT_NE(help.find(std::string("\n  ") + command + " "), std::string::npos) << command;
     const std::string own = output({command, "--help"});
     EXPECT_NE(own.find(std::string("Usage: flexsn ") + command), std::string::npos) << own;
@@ -144,7 +144,7 @@ TEST_F(Cli, VersionAndHelp) {
 
 TEST_F(Cli, ExamplesOfTheHelpRun) {
   save(directory() / "my_neuron.fsn", content(examples + "lif.fsn"));
-  for (const char* command : {"list", "show", "explain", "simulate", "check", "cache", "doctor"}) {
+  for (const char* command : {"list", "show", "explain", "simulate", "check", "bench", "cache", "doctor"}) {
     const std::string help = output({command, "--help"});
     std::istringstream example(help.substr(help.find("Example: flexsn ") + 16));
     Words words;
@@ -281,6 +281,16 @@ TEST_F(Cli, ShowsCode) {
   expect_error(2, {"show", "lif", "--emit", "llvm", "--stage", "plan"},
                "--stage and --emit cannot be joined");
   expect_error(2, {"show", "lif", "--emit", "llvm", "--canonical"}, "they have no meaning with --emit");
+}
+
+TEST_F(Cli, BenchMeasuresTraining) {
+  if (!parsed({"list", "targets", "--json"}).at(1).at("available")) GTEST_SKIP() << "no CPU kernels here";
+  const json measured = parsed({"bench", "plif", "--T", "3", "--N", "100", "--json"});
+  ASSERT_EQ(measured.at("work").size(), 3u);
+  for (const json& work : measured.at("work")) EXPECT_GT(work.at("ms"), 0);
+  EXPECT_EQ(parsed({"bench", corpus + "/integers.fsn", "--N", "10", "--json"}).at("work").size(), 1u);
+  EXPECT_NE(output({"bench", "lif", "--N", "10", "--dtype", "f16"}).find("of the copy's speed"),
+            std::string::npos);
 }
 
 TEST_F(Cli, CacheSaysWhatIsKeptAndRemovesIt) {
@@ -472,12 +482,12 @@ TEST_F(Cli, AFullDiskIsAnError) {
 }
 
 TEST_F(Cli, WrongCommandsAndOptions) {
-  expect_error(2, {}, "a command is missing: list, show, explain, simulate, check, cache or doctor");
+  expect_error(2, {}, "a command is missing: list, show, explain, simulate, check, bench, cache or doctor");
   expect_error(2, {"shwo", "lif"}, "there is no command 'shwo'");
   expect_error(2, {"shwo", "lif"}, "did you mean 'show'?");
-  expect_error(
-      2, {"lif"},
-      "there is no command 'lif'; the commands are list, show, explain, simulate, check, cache and doctor");
+  expect_error(2, {"lif"},
+               "there is no command 'lif'; the commands are list, show, explain, simulate, check, bench, "
+               "cache and doctor");
   expect_error(2, {"--jsn"}, "`flexsn` has no option '--jsn'");
   expect_error(2, {"--json", "list", "ops"}, "options of a command follow it");
   expect_error(2, {"show", "lif", "--stge", "step"}, "`flexsn show` has no option '--stge'");
