@@ -10,7 +10,7 @@ help:
 	@echo "make demo       build, and run the example"
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
-	@echo "make bench      run the benchmarks; writes build/bench.json"
+	@echo "make bench      run the benchmarks; prints a table, writes build/bench.json"
 	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
 	@echo "make lint       check format and rules of the sources"
 	@echo "make format     apply the format"
@@ -35,9 +35,10 @@ test-asan:
 bench:
 	@tools/setup.sh build
 	@tools/build.sh dev flexsn_programs
-	@tools/build.sh release flexsn_bench
+	@tools/build.sh release flexsn_benchmarks
 	@mkdir -p build
-	@build-release/flexsn_bench --benchmark_out=build/bench.json --benchmark_out_format=json
+	@! [ -x build-release/flexsn_bench ] || build-release/flexsn_bench --benchmark_out=build/core_bench.json --benchmark_out_format=json
+	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/bench.json
 
 fuzz:
 	@tools/setup.sh fuzz

@@ -23,11 +23,11 @@ auto pick(Random& random, const List& list) {
 bool chance(Random& random, double probability) { return random.uniform(0, 1) < probability; }
 
 /// Mostly ordinary numbers; zeros, halves, huge and tiny ones, infinities and NaN now and then.
-double draw_number(Random& random, const Range& range) {
+double draw_number(Random& random, const Range& range, double edge_share) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double edges[] = {0.0,   -0.0, 1,   -1,   0.5,
                               1e-40, 3e38, inf, -inf, std::numeric_limits<double>::quiet_NaN()};
-  const double number = chance(random, 0.02) ? pick(random, edges) : random.uniform(-2, 2);
+  const double number = chance(random, edge_share) ? pick(random, edges) : random.uniform(-2, 2);
   return number == number ? std::clamp(number, range.low, range.high) : number;
 }
 
@@ -36,8 +36,8 @@ std::string key(const char* what, const std::string& name) { return join(what, "
 }  // namespace
 
 Trial::Trial(const Graph& joint, const Training& training, std::uint64_t seed,
-             std::optional<std::int64_t> steps, std::optional<std::int64_t> elements)
-    : joint_(joint), sequences_(training.state_sequences), wanted_(training.wanted) {
+             std::optional<std::int64_t> steps, std::optional<std::int64_t> elements, double edge_share)
+    : joint_(joint), sequences_(training.state_sequences), edge_share_(edge_share), wanted_(training.wanted) {
   Random random(seed);
   constexpr std::int64_t some_steps[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
   constexpr std::int64_t some_elements[] = {0, 1, 2, 3, 6, 17, 24};
@@ -76,7 +76,8 @@ Trial::Data Trial::draw(Mem mem, bool rows, Map map, const Range& range, Random&
   }
   data.row_stride = rows ? row : 0;
   data.values = Array(mem, {(rows ? steps_ : 1) * row});
-  for (std::int64_t n = 0; n < data.values.size(); ++n) data.values.set(n, draw_number(random, range));
+  for (std::int64_t n = 0; n < data.values.size(); ++n)
+    data.values.set(n, draw_number(random, range, edge_share_));
   return data;
 }
 

@@ -10,8 +10,10 @@ namespace flexsn {
 class Trial {
  public:
   /// `joint` is what the plans were made from; sizes and maps are drawn from the seed, unless they are given.
+  /// `edge_share` of the numbers are zeros, infinities, NaN and the like.
   Trial(const ir::Graph& joint, const Training& training, std::uint64_t seed,
-        std::optional<std::int64_t> steps = {}, std::optional<std::int64_t> elements = {});
+        std::optional<std::int64_t> steps = {}, std::optional<std::int64_t> elements = {},
+        double edge_share = 0.02);
 
   /// The maps that plans must be made for.
   const Layout& layout() const { return layout_; }
@@ -44,6 +46,7 @@ class Trial {
 
   const ir::Graph& joint_;
   const bool sequences_;
+  const double edge_share_;
   std::vector<std::string> wanted_;
   std::int64_t steps_ = 0, elements_ = 0, first_step_ = 0;
   Layout layout_;

@@ -192,8 +192,8 @@ std::string broken_gradient(std::uint64_t seed, const Faults& faults, int* compa
   // Where a simpler step carries fewer gradients, runs of the two take other arguments.
   if (joint.arguments.size() != simple.arguments.size()) return "";
   faults.joint(simple);
-  const Trial::Outcome a = Trial(joint, {}, seed, 4, 12).by_law(),
-                       b = Trial(simple, {}, seed, 4, 12).by_law();
+  const Trial::Outcome a = Trial(joint, {}, seed, 4, 12, 0).by_law(),
+                       b = Trial(simple, {}, seed, 4, 12, 0).by_law();
   for (const auto& [name, x] : a) {
     const auto found = b.find(name);
     if (found == b.end()) continue;  // a gradient that simplifying showed to be zero
