@@ -2,14 +2,16 @@
 
 export JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+FUNCTIONS ?=
 
-.PHONY: help demo test test-asan bench lint format fuzz setup clean
+.PHONY: help demo test test-asan test-exhaustive bench lint format fuzz setup clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       build, and run the example"
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
+	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
 	@echo "make bench      run the benchmarks; prints a table, writes build/bench.json"
 	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
 	@echo "make lint       check format and rules of the sources"
@@ -24,6 +26,7 @@ demo:
 
 test:
 	@tools/setup.sh build
+	@tools/venv.sh
 	@tools/build.sh dev
 	@tools/test.sh dev
 
@@ -31,6 +34,11 @@ test-asan:
 	@tools/setup.sh build
 	@tools/build.sh asan
 	@tools/test.sh asan
+
+test-exhaustive:
+	@tools/setup.sh build
+	@tools/build.sh dev flexsn_exhaustive
+	@build/flexsn_exhaustive --record docs/exhaustive.txt $(FUNCTIONS)
 
 bench:
 	@tools/setup.sh build
@@ -55,6 +63,7 @@ format:
 setup:
 	@rm -f build/setup.failed-*
 	@tools/setup.sh build lint fuzz
+	@tools/venv.sh
 
 clean:
 	rm -rf build build-release build-asan build-fuzz

@@ -18,7 +18,7 @@
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar.h>
 
-#include <cmath>
+#include <math.h>
 #include <mutex>
 
 #include "environment.h"
@@ -136,8 +136,8 @@ struct Code::Session {
       return llvm::orc::ExecutorSymbolDef{llvm::orc::ExecutorAddr::fromPtr(function),
                                           llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
     };
-    double (*fmod_f64)(double, double) = &std::fmod;
-    float (*fmod_f32)(float, float) = &std::fmod;
+    double (*fmod_f64)(double, double) = &::fmod;
+    float (*fmod_f32)(float, float) = &::fmodf;
     checked(library.define(llvm::orc::absoluteSymbols(
         {{execution.intern("fmod"), symbol(fmod_f64)}, {execution.intern("fmodf"), symbol(fmod_f32)}})));
     checked(layer.add(library, llvm::MemoryBuffer::getMemBufferCopy(object, "flexsn kernel")));

@@ -2,6 +2,7 @@
 // the measured accuracy of expanded rows and the page docs/ops.md.
 #pragma once
 
+#include <map>
 #include <ostream>
 
 #include "ops.h"
@@ -66,7 +67,11 @@ struct Accuracy {
 /// The accuracy of expanded row `op` for T = `t`, which is a float type, over a fixed set of operands.
 Accuracy measure(ir::Op op, Type t);
 
-/// What docs/ops.md must say.
-std::string ops_page();
+/// How far expanded row `op` of one f32 is from the exact value there; NaN when it is of another kind.
+double error_at(ir::Op op, std::uint32_t operand);
+
+/// What docs/ops.md must say; `exhausted` holds the largest errors over all f32 operands, where they are
+/// known.
+std::string ops_page(const std::map<ir::Op, double>& exhausted);
 
 }  // namespace flexsn::test

@@ -24,6 +24,7 @@ build      libzstd-dev        optional CPU kernels
 build      zlib1g-dev         optional CPU kernels
 build      cross-compiler     optional the test of CPU kernels on the other architecture
 build      qemu-user          optional the test of CPU kernels on the other architecture
+build      python3-venv       optional the test beside other copies of LLVM
 lint       clang-format-19    optional the format check
 fuzz       clang-19           optional the fuzzers
 fuzz       libclang-rt-19-dev optional the fuzzers
@@ -65,6 +66,7 @@ has() {
     zlib1g-dev) [[ $headers == *'"zlib.h"'* ]] ;;
     gcc-*-linux-gnu) on_path "$cross-linux-gnu-gcc" ;;
     qemu-user) on_path "qemu-$cross" ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     clang-format-19) tools/clang_format.sh >/dev/null ;;
     clang-19) on_path clang++-19 || on_path clang++ ;;
     libclang-rt-19-dev)

@@ -25,5 +25,6 @@ echo "left out:"
 {
   cat "$dir/left_out.txt"
   [ -z "$skipped" ] || echo "$skipped"
+  sed -n 's/^left out: //p' "$dir/Testing/Temporary/LastTest.log"  # tests that leave out a part of themselves
 } | sed 's/^/  /' | grep . || echo "  nothing"
 exit $status

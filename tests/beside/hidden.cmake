@@ -1,0 +1,13 @@
+# Checks that no LLVM symbol enters or leaves a library: another copy in the process could meet it there.
+execute_process(COMMAND ${NM} -D ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+if(NOT symbols MATCHES "${SHOWN}")
+  message(FATAL_ERROR "${LIBRARY} should show ${SHOWN}, but its dynamic table is:\n${symbols}")
+endif()
+string(REGEX MATCHALL "[^\n]*[Ll][Ll][Vv][Mm][^\n]*" found "${symbols}")
+list(LENGTH found count)
+if(count)
+  list(SUBLIST found 0 20 first)
+  list(JOIN first "\n" first)
+  message(FATAL_ERROR "${LIBRARY} has ${count} LLVM symbols in its dynamic table; the first are:\n${first}")
+endif()
+message("${LIBRARY}: no LLVM symbol in its dynamic table")

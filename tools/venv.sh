@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes .venv with the Python packages that tests load beside flexsn; silent when nothing is missing.
+# Never fails: without them those tests are left out. SETUP=off installs nothing.
+set -u
+cd "$(dirname "$0")/.."
+packages=(triton torch==2.13.0)
+part='flexsn beside other copies of LLVM'
+log=build/venv.log
+failed=build/setup.failed-venv
+
+# The packages that .venv lacks; one whose version does not suit counts as there.
+missing() {
+  local package python=(.venv/lib/python3*/site-packages)
+  for package in "${packages[@]}"; do
+    compgen -G "${python[0]}/${package%%=*}-*.dist-info" >/dev/null || echo "$package"
+  done
+}
+
+mapfile -t wanted < <(missing)
+[ ${#wanted[@]} != 0 ] || exit 0
+leave_out() {
+  echo "left out: $part: ${wanted[*]} ($1)"
+  exit 0
+}
+[ "${SETUP:-on}" != off ] || leave_out 'not in .venv, and SETUP=off installs nothing'
+# An attempt that failed is not repeated for a day.
+if [ -n "$(find "$failed" -mmin -1440 2>/dev/null)" ] && [ "$(cat "$failed")" = "${wanted[*]}" ]; then
+  leave_out 'could not be installed within the last day; make setup tries again'
+fi
+
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+  leave_out 'python3 cannot make .venv; on Debian it needs the package python3-venv'
+fi
+
+mkdir -p build
+echo "setup: installing ${wanted[*]} into .venv, up to 2 GB (log: $log)"
+if ! .venv/bin/python -m pip --version >"$log" 2>&1; then
+  rm -rf .venv
+  python3 -m venv .venv >>"$log" 2>&1
+fi
+# One by one: a package that is not offered must not stop the others.
+for package in "${wanted[@]}"; do
+  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "$package" >>"$log" 2>&1 </dev/null
+done
+mapfile -t wanted < <(missing)
+if [ ${#wanted[@]} != 0 ]; then
+  echo "${wanted[*]}" >"$failed"
+  leave_out "could not be installed: $(grep -i error "$log" | tail -n 1)"
+fi
+rm -f "$failed"
