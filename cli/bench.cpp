@@ -8,6 +8,7 @@
 
 #include "cli.h"
 #include "flexsn/flexsn.h"
+#include "pool.h"
 
 namespace cli {
 
@@ -82,7 +83,7 @@ std::function<void()> copy_of(std::int64_t bytes) {
   const auto from = std::make_shared<std::vector<char>>(half, 'x'),
              to = std::make_shared<std::vector<char>>(half);
   return [=] {
-    const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
+    const auto threads = static_cast<std::size_t>(flexsn::default_thread_count());
     std::vector<std::thread> pool;
     for (std::size_t i = 0; i < threads; ++i)
       pool.emplace_back([=] {

@@ -173,7 +173,10 @@ struct RunState {
     if (written && rows > 1 && stride < row)
       fail(what, " has rows every ", stride, " elements, but each has ", row,
            "; rows that are written must not overlap");
-    const std::int64_t needed = rows == 0 ? 0 : (rows - 1) * stride + row;
+    std::int64_t needed = 0;
+    if (rows > 0 &&
+        (__builtin_mul_overflow(rows - 1, stride, &needed) || __builtin_add_overflow(needed, row, &needed)))
+      fail(what, " has rows every ", stride, " elements, which is more than memory can have");
     if (view.count() < needed || (!view.row_stride() && view.count() != needed))
       fail(what, " must have ", needed, " elements (", shape_text(extent), "), found ", view.count());
     if (view.data() == nullptr && needed > 0) fail(what, " has no memory: its pointer is null");
@@ -390,6 +393,9 @@ struct RunState {
         check(join("the gradient of ", at_output ? "output" : "state", " '", name, "'"), view, mem,
               rows ? extent.steps : 1, elements, false);
       }
+      if (std::count(names.begin(), names.end(), name) > 1)
+        fail("'", name,
+             "' is an output and a state, so it does not say where the gradient arrives; rename one of them");
       if (!known && std::find(names.begin(), names.end(), name) == names.end())
         fail("there is no output or state '", name, "' for a gradient to arrive at",
              did_you_mean(name, names));
@@ -505,6 +511,7 @@ struct RunState {
 
 Run& Run::in(const std::string& name, const View& view) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::input, "input", name);
   run.check(join("input '", name, "'"), view, run.step().arguments[index].mem, run.extent.steps, run.elements,
             false);
@@ -514,6 +521,7 @@ Run& Run::in(const std::string& name, const View& view) {
 
 Run& Run::param(const std::string& name, const View& view, std::vector<std::int64_t> shape) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::param, "param", name);
   const Argument& argument = run.step().arguments[index];
   const Shape given = shape;
@@ -568,6 +576,7 @@ Run& Run::state(const std::string& name, const View& view) {
 
 Run& Run::first_state(const std::string& name, const View& view) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("state '", name, "'"), view, run.step().arguments[index].mem, 1, run.elements, false);
   run.first.insert_or_assign(index, view);
@@ -576,6 +585,7 @@ Run& Run::first_state(const std::string& name, const View& view) {
 
 Run& Run::last_state(const std::string& name, const View& view) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("the last state '", name, "'"), view, run.step().arguments[index].mem, 1, run.elements,
             true);
@@ -585,6 +595,7 @@ Run& Run::last_state(const std::string& name, const View& view) {
 
 Run& Run::state_sequence(const std::string& name, const View& view) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("the sequence of state '", name, "'"), view, run.step().arguments[index].mem,
             run.extent.steps, run.elements, true);
@@ -594,6 +605,7 @@ Run& Run::state_sequence(const std::string& name, const View& view) {
 
 Run& Run::out(const std::string& name, const View& view) {
   detail::RunState& run = *state_;
+  run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.output(name);
   run.check(join("output '", name, "'"), view, run.step().results[index].mem, run.extent.steps, run.elements,
             true);
@@ -603,6 +615,7 @@ Run& Run::out(const std::string& name, const View& view) {
 
 Run& Run::first_step(std::int64_t step) {
   state_->first_step = step;
+  state_->forwarded = nullptr;
   return *this;
 }
 
@@ -669,7 +682,9 @@ Kernel compile(const Neuron& neuron, const CompileOptions& options) {
   if (std::find(targets.begin(), targets.end(), options.target) == targets.end())
     user_error("there is no target '", options.target, "'", did_you_mean(options.target, targets),
                "; choose cpu or interpreter");
-  if (options.threads < 0) user_error("the number of threads must not be negative, found ", options.threads);
+  constexpr int most_threads = 1024;
+  if (options.threads < 0 || options.threads > most_threads)
+    user_error("the number of threads must be from 0 to ", most_threads, ", found ", options.threads);
   if (const std::string why = cpu_absent(); options.target == "cpu" && !why.empty()) throw UserError(why);
   auto state = std::make_shared<detail::KernelState>();
   state->options = options;

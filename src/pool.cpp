@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -87,8 +88,12 @@ struct Pool::Shared {
 };
 
 Pool::Pool(int threads) : shared_(std::make_shared<Shared>()) {
-  for (int i = 1; i < threads; ++i)
-    shared_->threads.emplace_back([shared = shared_.get()] { shared->serve(); });
+  try {
+    for (int i = 1; i < threads; ++i)
+      shared_->threads.emplace_back([shared = shared_.get()] { shared->serve(); });
+  } catch (const std::system_error&) {
+    // The system gives no more: those that are there do the work.
+  }
 }
 
 Pool::~Pool() {

@@ -288,7 +288,7 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
   EXPECT_EQ(error([&] { compile(odd, {.target = "cup"}); }),
             "there is no target 'cup' (did you mean 'cpu'?); choose cpu or interpreter");
   EXPECT_EQ(error([&] { compile(odd, {.target = "interpreter", .threads = -1}); }),
-            "the number of threads must not be negative, found -1");
+            "the number of threads must be from 0 to 1024, found -1");
   EXPECT_EQ(error([&] { compile(odd, {.training = {.wanted = {"t"}}, .target = "interpreter"}); }),
             "neuron 'odd': there is no argument 't' to take a gradient of (did you mean 'x'?)");
   EXPECT_EQ(error([&] { kernel.bind({-1, {2}}); }),
@@ -314,6 +314,9 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
             "not overlap");
   EXPECT_EQ(error([&] { r.in("x", View(f).rows_every(-60)); }),
             "neuron 'odd': input 'x' has rows every -60 elements; the distance must not be negative");
+  EXPECT_EQ(error([&] { r.in("x", View(f).rows_every(std::int64_t{1} << 61)); }),
+            "neuron 'odd': input 'x' has rows every 2305843009213693952 elements, which is more than memory "
+            "can have");
   EXPECT_EQ(error([&] { r.out("zz", f); }), "neuron 'odd': there is no output 'zz' (did you mean 'z'?)");
   EXPECT_EQ(error([&] { r.state("v", f); }), "neuron 'odd': there is no state 'v' (did you mean 'u'?)");
   EXPECT_EQ(
@@ -341,6 +344,10 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
   Array z(Mem::f32, sequence), speed(Mem::f32, sequence);
   r.out("z", z).out("speed", speed);
   r.forward(workspace);
+  r.param("gain", c.arguments.params.at("gain"), shape);
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", f}}, {}); }),
+            "neuron 'odd': backward needs what forward left in this workspace; run forward on it first");
+  r.forward(workspace);
   EXPECT_EQ(error([&] { r.backward(workspace, {}, {}); }),
             "neuron 'odd': no gradient arrives; give one of an output or of a state");
   EXPECT_EQ(error([&] { r.backward(workspace, {{"spped", f}}, {}); }),
@@ -360,6 +367,19 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
       "neuron 'odd': the gradient of 'tau' must have 3 elements (T = 9, step shape [5, 3, 4]), found 540");
   EXPECT_EQ(error([&] { r.backward(workspace, {{"z", f}}, {{"x", fixed}}); }),
             "neuron 'odd': the gradient of 'x' is written, but its memory is constant");
+  const Neuron twin = neuron("twin", [](Step& s) {
+    const auto v = s.state("v");
+    s.next(v, v * 0.5 + s.input("x"));
+    s.output("v", v * 2.0);
+  });
+  std::vector<float> one(1);
+  flexsn::Run t = compile(twin, {.target = "interpreter"}).bind({1, {1}}).in("x", one);
+  std::vector<std::byte> room(t.workspace_bytes());
+  t.forward(room);
+  EXPECT_EQ(error([&] { t.backward(room, {{"v", one}}, {{"x", one}}); }),
+            "neuron 'twin': 'v' is an output and a state, so it does not say where the gradient arrives; "
+            "rename one of "
+            "them");
   const Neuron hard = neuron("hard", [](Step& s) { s.output("z", s.input("x") > 0); });
   EXPECT_NE(error([&] {
               compile(hard, {.target = "interpreter"}).bind({1, {1}}).workspace_bytes();

@@ -519,7 +519,9 @@ struct RunState;
 }  // namespace detail
 
 /// Arrays bound to a kernel by name. Everything is checked against the step's shape before a byte is touched.
-/// Arrays must stay where they are while the run is used. A run belongs to one thread.
+/// Arrays must stay where they are while the run is used. What is written must overlap nothing else that is
+/// bound, but for a state, which may be written where it is read. Binding anything means that forward must
+/// run again before backward. A run belongs to one thread, a workspace to one run.
 class Run {
  public:
   /// An input, [T, step shape].
