@@ -8,9 +8,7 @@
 #include "executable.h"
 #include "param_sums.h"
 #include "reduce.h"
-#include "simplify.h"
 #include "train.h"
-#include "verify.h"
 
 namespace flexsn {
 
@@ -251,13 +249,22 @@ struct RunState {
     return out.bytes.data();
   }
 
+  /// What this neuron calls a buffer: a kernel may be shared with one that has other names.
+  const std::string& name_for(const Buffer& buffer) const {
+    if (buffer.holds == Holds::output) return step().results[buffer.index].name;
+    const Graph& joint = kernel->joint;
+    if (buffer.holds == Holds::grad_output) return joint.results[joint.arguments[buffer.index].of].name;
+    return step().arguments[buffer.index].name;
+  }
+
   /// What a plan of any kind gets for a buffer that the caller bound.
   Bound bound(const Buffer& buffer) {
     switch (buffer.holds) {
       case Holds::input: {
         const Bound found = found_in(inputs, buffer.index, *this);
         if (found.data == nullptr && elements > 0 && extent.steps > 0)
-          fail("input '", buffer.name, "' is not bound; give it with in(\"", buffer.name, "\", ...)");
+          fail("input '", name_for(buffer), "' is not bound; give it with in(\"", name_for(buffer),
+               "\", ...)");
         return found;
       }
       case Holds::first_state:
@@ -370,10 +377,6 @@ struct RunState {
 
   // ---- backward ----------------------------------------------------------------------------------------
 
-  struct Wanted {
-    std::map<int, View> views;  ///< by argument
-  };
-
   void check_gradients(const Views& arriving, const Views& wanted) const {
     if (arriving.empty()) fail("no gradient arrives; give one of an output or of a state");
     const Graph& joint = kernel->joint;
@@ -455,12 +458,12 @@ struct RunState {
     std::vector<const Buffer*> sums;
     for (const Buffer& buffer : executable->plan().buffers) {
       const auto view_in = [&](const Views& views) {
-        const auto found = views.find(buffer.name);
+        const auto found = views.find(name_for(buffer));
         return found == views.end() ? Bound{} : rows_of_view(found->second);
       };
       Bound given;
       if (buffer.holds == Holds::grad_param) {
-        if (wanted.contains(buffer.name)) {
+        if (wanted.contains(name_for(buffer))) {
           given = from_workspace(start, space, buffer);
           sums.push_back(&buffer);
         }
@@ -479,7 +482,7 @@ struct RunState {
     executable->run(run, kernel->threads());
     for (const Buffer* buffer : sums) {
       const Bound rows = from_workspace(start, space, *buffer);
-      const View& to = wanted.at(buffer->name);
+      const View& to = wanted.at(name_for(*buffer));
       if (value_type(buffer->mem) == Type::f64)
         sum_param<double>(*buffer, rows, to);
       else

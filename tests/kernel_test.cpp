@@ -245,6 +245,29 @@ TEST(Kernel, RowsMayStandApartAndThereMayBeNone) {
   }
 }
 
+TEST(Kernel, NeuronsThatShareAKernelKeepTheirNames) {
+  const auto square = [](const char* in, const char* out) {
+    return neuron("square", [=](Step& s) {
+      const auto a = s.input(in), k = s.param(std::string("k") + in, 2);
+      s.output(out, a * a * k);
+    });
+  };
+  for (const std::string& target : targets()) {
+    std::vector<Kernel> kernels;  // alive together, so that they share
+    for (const auto& [in, out] : {std::pair("a", "b"), std::pair("c", "d")}) {
+      kernels.push_back(compile(square(in, out), {.target = target}));
+      std::vector<float> x = {3}, y(1), gy = {1}, gx(1), gk(1);
+      flexsn::Run r = kernels.back().bind({1, {1}}).in(in, x).out(out, y);
+      std::vector<std::byte> workspace(r.workspace_bytes());
+      r.forward(workspace);
+      r.backward(workspace, {{out, gy}}, {{in, gx}, {std::string("k") + in, gk}});
+      EXPECT_EQ(y[0], 18) << in;
+      EXPECT_EQ(gx[0], 12) << in;
+      EXPECT_EQ(gk[0], 9) << in;
+    }
+  }
+}
+
 TEST(Kernel, OneKernelServesManyThreads) {
   for (const std::string& target : targets()) {
     Case c(5);
