@@ -498,7 +498,7 @@ const test::Column& gradient_column(const Graph& joint, const test::Outcome& out
 
 TEST(Grad, RandomJointGraphsKeepEveryBitThroughTextAndPasses) {
   int differentiated = 0;
-  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+  for (std::uint64_t seed = 0; seed < 10000; ++seed) {
     const Graph step = simplify(test::random_graph(seed));
     const std::optional<Graph> joint = joint_of(step);
     if (!joint) continue;
@@ -518,7 +518,7 @@ TEST(Grad, RandomJointGraphsKeepEveryBitThroughTextAndPasses) {
 
 TEST(Grad, RandomGraphsGiveTheSameGradientsWhenOthersAreNotWanted) {
   int compared = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < 10000; ++seed) {
     const Graph step = simplify(test::random_graph(seed));
     const std::optional<Graph> all = joint_of(step);
     if (!all) continue;
