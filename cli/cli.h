@@ -26,9 +26,9 @@ class Failure : public std::runtime_error {
 struct Request {
   std::string what;                  ///< list: ops, neurons or targets; cache: info or clear
   std::vector<std::string> neurons;  ///< a file, "-", or a built-in name with options
-  std::string stage, kind, emit, dtype, steps, elements, seed, csv;
+  std::string stage, kind, emit, dtype, steps, elements, shape, seed, csv;
   std::string budget, costs, save, segment;  ///< of training
-  std::vector<std::string> inputs, params, wanted, arriving;
+  std::vector<std::string> inputs, params, param_shapes, wanted, arriving;
   bool canonical = false, locations = false, json = false, sequences = false, given_states = false,
        digest = false;
 };

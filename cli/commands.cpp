@@ -148,6 +148,33 @@ void read_params(const std::vector<std::string>& texts, flexsn::Simulation& simu
   }
 }
 
+/// "64,32,32" as a shape; `option` is what it was given for.
+std::vector<std::int64_t> shape_of(const std::string& option, const std::string& text) {
+  std::vector<std::int64_t> shape;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::optional<std::int64_t> dim = number<std::int64_t>(text.substr(at, end - at));
+    if (!dim || *dim < 0 || *dim > most_rows)
+      throw WrongUse(option + " must be whole numbers from 0 to " + std::to_string(most_rows) +
+                     " with commas between them, found '" + text + "'");
+    shape.push_back(*dim);
+    at = end + 1;
+  }
+  return shape;
+}
+
+void read_shapes(const Request& request, flexsn::ExplainOptions& options) {
+  if (!request.shape.empty()) options.shape = shape_of("--shape", request.shape);
+  for (const std::string& text : request.param_shapes) {
+    const auto pair = assignment(text);
+    if (!pair) throw WrongUse("--param-shape must be NAME=DIMS such as tau=32,1, found '" + text + "'");
+    if (!options.param_shapes
+             .emplace(pair->first, shape_of("the shape in --param-shape " + text, pair->second))
+             .second)
+      throw WrongUse("--param-shape is given twice for '" + pair->first + "'; give it once");
+  }
+}
+
 /// What the call got wrong shows in one step with every file left unread; later errors are not the call's.
 void try_one_step(const flexsn::Neuron& neuron, flexsn::Simulation simulation) {
   simulation.steps = simulation.elements = 1;
@@ -268,7 +295,8 @@ Outcome show(const Request& request) {
 Outcome explain(const Request& request) {
   flexsn::ExplainOptions options;
   options.steps = whole_number("--T", request.steps, 0, options.steps);
-  options.elements = whole_number("--N", request.elements, 0, options.elements);
+  if (!request.elements.empty()) options.elements = whole_number("--N", request.elements, 0, 0);
+  read_shapes(request, options);
   options.given_states = request.given_states;
   options.training = training_of(request);
   const flexsn::Explanation explanation = flexsn::explain(neuron_of(request), options);
@@ -283,13 +311,22 @@ Outcome explain(const Request& request) {
                       {"written", kernel.written}});
     return json;
   };
+  Json params = Json::array();
+  for (const flexsn::ParamTraffic& param : explanation.params)
+    params.push_back({{"name", param.name},
+                      {"type", flexsn::name_of(param.type)},
+                      {"shape", param.shape},
+                      {"bytes", param.bytes},
+                      {"expanded", param.expanded}});
   Json saved = Json::array();
   for (const flexsn::SavedValue& value : explanation.saved)
     saved.push_back({{"name", value.name}, {"type", flexsn::name_of(value.type)}, {"reason", value.reason}});
   Json json = {
       {"neuron", explanation.neuron},
       {"steps", options.steps},
-      {"elements", options.elements},
+      {"elements", explanation.elements},
+      {"shape", explanation.shape},
+      {"params", params},
       {"step_ops", explanation.step_ops},
       {"simplified_ops", explanation.simplified_ops},
       {"expanded_ops", explanation.expanded_ops},
@@ -380,14 +417,17 @@ Outcome check(const Request& request) {
     texts.push_back(file ? read_text(argument) : "");
   }
   if (request.digest) {
+    Json json = Json::array();
     std::string lines;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::string& argument = request.neurons[i];
       const flexsn::Neuron neuron =
           is_file(argument) ? parsed(argument, texts[i]) : flexsn::neuron_named(argument);
-      lines += flexsn::digest(neuron, type, *seed) + "  " + argument + "\n";
+      const std::string digest = flexsn::digest(neuron, type, *seed);
+      json.push_back({{"neuron", argument}, {"digest", digest}});
+      lines += digest + "  " + argument + "\n";
     }
-    return {lines};
+    return {request.json ? dumped(json) : lines};
   }
   Json json = Json::array();
   std::string text, complaint;

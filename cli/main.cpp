@@ -108,6 +108,10 @@ class Arguments {
     if (name == "explain") {
       text(sub, "--T", request.steps, "STEPS", "Number of time steps: 16 by default");
       text(sub, "--N", request.elements, "ELEMENTS", "Number of neurons: 1048576 by default");
+      text(sub, "--shape", request.shape, "DIMS",
+           "Shape of a step instead of its number of neurons: 64,32,32");
+      many(sub, "--param-shape", request.param_shapes, "NAME=DIMS",
+           "Shape of a parameter, tau=32,1; one that changes with time\nhas T in front");
       sub.add_flag("--given-states", request.given_states,
                    "States come from memory and their gradients are wanted");
     }

@@ -13,6 +13,20 @@ struct CpuKernel::Variant {
   LlvmModule module;
   std::optional<Code> code;
   LlvmCalls calls;
+
+  /// `object` must hold the functions of `its_module`; throws an InternalError where it does not.
+  void link(const std::string& object, const LlvmModule& its_module) {
+    code.emplace(object);
+    const auto function = [&](const std::optional<LlvmFunction>& wanted) {
+      return wanted ? code->function(wanted->name) : nullptr;
+    };
+    calls = {code->function(its_module.step.name), function(its_module.rebuild),
+             function(its_module.step_hoist), function(its_module.rebuild_hoist)};
+    for (const LlvmConversion& conversion : its_module.conversions) {
+      calls.load[conversion.mem] = code->function(conversion.load);
+      calls.store[conversion.mem] = code->function(conversion.store);
+    }
+  }
 };
 
 /// Arenas that are not in use: memory once touched is worth keeping.
@@ -96,24 +110,21 @@ const CpuKernel::Variant& CpuKernel::variant(const Form& form) const {
     LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
     const std::string key = join("flexsn ", version(), ", ", compiler_version(), ", ",
                                  isa == Isa::neon ? "neon" : "x86-64-v3", "\n", module.text);
-    std::optional<std::string> object = store_.load("cpu", key);
-    if (!object) {
-      object = compile_object(module.text, isa);
-      store_.save("cpu", key, *object);
+    // What comes from the disk is what was saved, but it may have been saved by a defect.
+    if (const std::optional<std::string> object = store_.load("cpu", key)) {
+      try {
+        found->link(*object, module);
+      } catch (const InternalError&) {
+        found->code.reset();
+      }
     }
-    Code code(*object);
-    const auto function = [&](const std::optional<LlvmFunction>& wanted) {
-      return wanted ? code.function(wanted->name) : nullptr;
-    };
-    found->calls = {code.function(module.step.name), function(module.rebuild), function(module.step_hoist),
-                    function(module.rebuild_hoist)};
-    for (const LlvmConversion& conversion : module.conversions) {
-      found->calls.load[conversion.mem] = code.function(conversion.load);
-      found->calls.store[conversion.mem] = code.function(conversion.store);
+    if (!found->code) {
+      const std::string object = compile_object(module.text, isa);
+      found->link(object, module);
+      store_.save("cpu", key, object);
     }
     module.text.clear();
     found->module = std::move(module);
-    found->code = std::move(code);
   });
   return *found;
 }
@@ -123,11 +134,7 @@ void CpuKernel::prepare(const PlanRun& run) const {
 }
 
 void CpuKernel::run(const PlanRun& run, const Threads& threads) const {
-  internal_check(run.buffers.size() == plan_.buffers.size(), "a run must give each of the plan's buffers");
-  for (std::size_t i = 0; i < plan_.buffers.size(); ++i)
-    internal_check(run.buffers[i].data != nullptr || plan_.buffers[i].optional || plan_.buffers[i].write ||
-                       run.elements == 0 || rows_of(plan_, plan_.buffers[i], run.steps) == 0,
-                   "a buffer that is read is missing");
+  check_buffers(plan_, run);
   if (run.elements == 0) return;
   const Cut cut = cut_of(plan_, run);
   const Variant& code = variant({present_in(run), cut.streaming});

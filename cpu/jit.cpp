@@ -19,6 +19,7 @@
 #include <llvm/Transforms/Scalar.h>
 
 #include <math.h>
+#include <algorithm>
 #include <mutex>
 
 #include "environment.h"
@@ -96,22 +97,29 @@ std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what
 
 }  // namespace
 
+std::string missing_in(const std::vector<std::string>& features) {
+  std::string missing;
+  for (const char* needed : {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
+    if (std::find(features.begin(), features.end(), needed) == features.end())
+      missing += join(missing.empty() ? "" : ", ", needed);
+  if (missing.empty()) return "";
+  return join("CPU kernels need an x86-64-v3 processor, but this one lacks ", missing,
+              "; use the interpreter (target \"interpreter\"), which gives the same bits");
+}
+
 Isa host_isa() {
 #if defined(__aarch64__)
   return Isa::neon;
 #elif defined(__x86_64__)
-  const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
-  std::string missing;
-  for (const char* needed : {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
-    if (!features.lookup(needed)) missing += join(missing.empty() ? "" : ", ", needed);
-  if (!missing.empty())
-    user_error("CPU kernels need an x86-64-v3 processor, but this one lacks ", missing,
-               "; use the interpreter, flexsn::run, which gives the same bits");
+  std::vector<std::string> features;
+  for (const auto& feature : llvm::sys::getHostCPUFeatures())
+    if (feature.getValue()) features.push_back(feature.getKey().str());
+  if (const std::string missing = missing_in(features); !missing.empty()) user_error(missing);
   return Isa::x86_64_v3;
 #else
   user_error(
-      "CPU kernels are made for x86-64 and aarch64; use the interpreter, flexsn::run, which gives the "
-      "same bits");
+      "CPU kernels are made for x86-64 and aarch64; use the interpreter (target \"interpreter\"), which "
+      "gives the same bits");
 #endif
 }
 
@@ -127,11 +135,21 @@ std::string compiler_version() { return "LLVM " LLVM_VERSION_STRING; }
 
 /// What a kernel's code lives in. Nothing of the process is visible to it but the functions named here.
 struct Code::Session {
+  /// Ends it before its parts are destroyed, also where linking fails.
+  struct End {
+    llvm::orc::ExecutionSession& execution;
+    ~End() {
+      if (llvm::Error error = execution.endSession()) llvm::consumeError(std::move(error));
+    }
+  };
+  std::string problems;  ///< what LLVM reports beside the errors that it returns
   llvm::orc::ExecutionSession execution{checked(llvm::orc::SelfExecutorProcessControl::Create())};
   llvm::orc::ObjectLinkingLayer layer{execution};
   llvm::orc::JITDylib& library = execution.createBareJITDylib("flexsn");
+  End end{execution};
 
   explicit Session(const std::string& object) {
+    execution.setErrorReporter([this](llvm::Error error) { problems += "; " + message(std::move(error)); });
     const auto symbol = [](auto* function) {
       return llvm::orc::ExecutorSymbolDef{llvm::orc::ExecutorAddr::fromPtr(function),
                                           llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
@@ -142,15 +160,16 @@ struct Code::Session {
         {{execution.intern("fmod"), symbol(fmod_f64)}, {execution.intern("fmodf"), symbol(fmod_f32)}})));
     checked(layer.add(library, llvm::MemoryBuffer::getMemBufferCopy(object, "flexsn kernel")));
   }
-  ~Session() {
-    if (llvm::Error error = execution.endSession()) llvm::consumeError(std::move(error));
-  }
 };
 
 Code::Code(const std::string& object) : session_(std::make_shared<Session>(object)) {}
 
 LlvmCall Code::function(const std::string& name) const {
-  return checked(session_->execution.lookup({&session_->library}, name)).getAddress().toPtr<LlvmCall>();
+  auto found = session_->execution.lookup({&session_->library}, name);
+  if (!found)
+    internal_error("LLVM: " + message(found.takeError()) + session_->problems,
+                   std::source_location::current());
+  return found->getAddress().toPtr<LlvmCall>();
 }
 
 }  // namespace flexsn

@@ -14,6 +14,10 @@ namespace flexsn {
 /// The instruction set of this machine. Throws a UserError where the processor is older than kernels need.
 FLEXSN_SHOWN Isa host_isa();
 
+/// Why an x86-64 processor with these features, as LLVM calls them, is too old for kernels; "" where it is
+/// not.
+FLEXSN_SHOWN std::string missing_in(const std::vector<std::string>& features);
+
 /// Object code for a module; the text must be one of emit_llvm's.
 FLEXSN_SHOWN std::string compile_object(const std::string& text, Isa isa);
 /// The same as a listing.

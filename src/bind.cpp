@@ -1,16 +1,11 @@
 #include "bind.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace flexsn {
 
 using namespace ir;
-
-std::string text_of(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 namespace {
 
@@ -29,15 +24,32 @@ std::string out_of_range(const Argument& argument, const void* data, std::int64_
   if (range.low == Range().low && range.high == Range().high) return "";
   // The limits as the parameter's own type has them, so that a limit itself is inside.
   const double low = Array(argument.mem, {1}, range.low)[0], high = Array(argument.mem, {1}, range.high)[0];
-  for (std::int64_t n = 0; n < count; ++n) {
-    std::uint64_t bits = 0;
-    load(argument.mem,
-         static_cast<const std::byte*>(data) + static_cast<std::size_t>(n) * size_of(argument.mem), &bits, 1);
-    const double value = number_of(value_type(argument.mem), bits);
-    if (!(value >= low && value <= high))
-      return join("param '", argument.name, "' has the value ", value, " at place ", n,
-                  ", which is outside its range [", range.low, ", ", range.high,
-                  "]; change the value, or the range where the parameter is declared");
+  const auto size = static_cast<std::int64_t>(size_of(argument.mem));
+  const auto wrong = [&]<class T>(T) -> std::string {
+    constexpr std::int64_t block = 256;
+    T values[block];
+    for (std::int64_t first = 0; first < count; first += block) {
+      const std::int64_t some = std::min(block, count - first);
+      load(argument.mem, static_cast<const std::byte*>(data) + first * size, values, some);
+      for (std::int64_t n = 0; n < some; ++n) {
+        const auto value = static_cast<double>(values[n]);
+        if (!(value >= low && value <= high))
+          return join("param '", argument.name, "' has the value ", value, " at place ", first + n,
+                      ", which is outside its range [", range.low, ", ", range.high,
+                      "]; change the value, or the range where the parameter is declared");
+      }
+    }
+    return "";
+  };
+  switch (value_type(argument.mem)) {
+    case Type::f32:
+      return wrong(float());
+    case Type::f64:
+      return wrong(double());
+    case Type::i32:
+      return wrong(std::int32_t());
+    case Type::b1:
+      return wrong(bool());
   }
   return "";
 }
@@ -159,37 +171,26 @@ Source Binding::param_source(const Argument& argument, const Array& array) {
            ", found ", text_of(shape));
     shape.erase(shape.begin());
   }
-  bool fits = shape.size() <= shape_.size();
-  for (std::size_t i = 1; fits && i <= shape.size(); ++i)
-    fits = shape[shape.size() - i] == 1 || shape[shape.size() - i] == shape_[shape_.size() - i];
-  if (!fits)
+  const std::optional<Broadcast> found = broadcast(shape_, shape);
+  if (!found)
     fail("param '", argument.name, "' has shape ", text_of(shape),
          ", which does not broadcast to the step's shape ", text_of(shape_),
          "; each dimension, counted from the right, must be 1 or equal, and there may be no more of them");
-  std::int64_t row = 1;
-  for (std::int64_t dim : shape) row *= dim;
-  Source source{.mem = argument.mem, .data = array.bytes.data(), .row_stride = argument.per_step ? row : 0};
-  if (shape == shape_) return source;
-  source.map = row == 1 ? Map::scalar : Map::indexed;
+  Source source{.mem = argument.mem,
+                .data = array.bytes.data(),
+                .row_stride = argument.per_step ? elements_of(shape) : 0,
+                .map = found->spread ? Map::indexed : found->map};
   if (source.map == Map::indexed) source.indices = indices(shape).data();
   return source;
 }
 
 /// Where each element of the step finds its entry in a parameter of this shape.
 const std::vector<std::int64_t>& Binding::indices(const Shape& shape) {
+  std::vector<std::int64_t> entries(static_cast<std::size_t>(elements_of(shape)));
+  std::iota(entries.begin(), entries.end(), 0);
   std::vector<std::int64_t>& table = *indices_.emplace_back(
       std::make_unique<std::vector<std::int64_t>>(static_cast<std::size_t>(elements_)));
-  for (std::int64_t n = 0; n < elements_; ++n) {
-    std::int64_t rest = n, index = 0, stride = 1;
-    for (std::size_t i = 1; i <= shape.size(); ++i) {
-      const std::int64_t dim = shape[shape.size() - i];
-      const std::int64_t step = shape_[shape_.size() - i];
-      index += dim == 1 ? 0 : rest % step * stride;
-      rest /= step;
-      stride *= dim;
-    }
-    table[static_cast<std::size_t>(n)] = index;
-  }
+  spread_out(shape_, shape, sizeof(std::int64_t), 1, entries.data(), table.data());
   return table;
 }
 

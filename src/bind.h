@@ -2,15 +2,10 @@
 // before anything runs.
 #pragma once
 
+#include "broadcast.h"
 #include "error.h"
-#include "interpret.h"
 
 namespace flexsn {
-
-using Shape = std::vector<std::int64_t>;
-
-/// "[2, 3]"
-std::string text_of(const Shape& shape);
 
 /// What is wrong with a parameter's values, "" where they are in its range.
 std::string out_of_range(const ir::Argument& argument, const void* data, std::int64_t count);

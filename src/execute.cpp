@@ -232,12 +232,16 @@ std::int64_t rows_of(const Plan& plan, const Buffer& buffer, std::int64_t steps)
   return steps > 0 ? (steps + plan.segment - 1) / plan.segment - 1 : 0;
 }
 
-void execute(const Plan& plan, const PlanRun& run) {
+void check_buffers(const Plan& plan, const PlanRun& run) {
   internal_check(run.buffers.size() == plan.buffers.size(), "a run must give each of the plan's buffers");
   for (std::size_t i = 0; i < plan.buffers.size(); ++i)
     internal_check(run.buffers[i].data != nullptr || plan.buffers[i].optional || plan.buffers[i].write ||
                        run.elements == 0 || rows_of(plan, plan.buffers[i], run.steps) == 0,
                    "a buffer that is read is missing");
+}
+
+void execute(const Plan& plan, const PlanRun& run) {
+  check_buffers(plan, run);
   const IeeeEnvironment environment;
   Executor(plan, run).run();
 }

@@ -24,6 +24,9 @@ struct PlanRun {
 /// How many rows a buffer has in a run.
 std::int64_t rows_of(const Plan& plan, const Buffer& buffer, std::int64_t steps);
 
+/// Throws an InternalError where the run lacks a buffer that the plan reads.
+void check_buffers(const Plan& plan, const PlanRun& run);
+
 void execute(const Plan& plan, const PlanRun& run);
 
 }  // namespace flexsn

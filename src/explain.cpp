@@ -7,6 +7,7 @@
 #include "execute.h"
 #include "expand.h"
 #include "ops.h"
+#include "reduce.h"
 #include "train.h"
 
 namespace flexsn {
@@ -51,6 +52,13 @@ int running_ops(const Graph& graph) {
   return count;
 }
 
+/// How a parameter lies in memory.
+struct Place {
+  Shape row = {};         ///< its shape, without the time of a per-step one
+  bool given = false;     ///< else it is its default: one entry for all
+  bool expanded = false;  ///< no map fits: each call spreads it out to the step's shape
+};
+
 /// Values that only go from forward to backward, and what is read again for them.
 bool hands_over(const Plan& plan, const Buffer& buffer) {
   switch (buffer.holds) {
@@ -61,6 +69,7 @@ bool hands_over(const Plan& plan, const Buffer& buffer) {
     case Holds::output:
     case Holds::state_sequence:
     case Holds::first_state:
+    case Holds::param:
       return plan.reverse;
     default:
       return false;
@@ -72,7 +81,9 @@ class Explainer {
   Explainer(const Neuron& neuron, const ExplainOptions& options)
       : options_(options), step_(neuron.graph(options.training.type)) {
     out_.neuron = neuron.name();
-    check_size();
+    find_shape();
+    places_.resize(step_.arguments.size());
+    for (const auto& [name, shape] : options.param_shapes) place_param(name, shape);
     if (!options.given_states)
       for (const Argument& argument : step_.arguments)
         if (argument.role == Role::state) layout_[argument.name] = Map::scalar;
@@ -81,7 +92,7 @@ class Explainer {
   Explanation run() {
     explain_ops();
     const Plan inference = plan_of(step_, Kind::inference_final_state, options_.training, layout_);
-    out_.inference.push_back(traffic("inference_final_state", inference));
+    add_kernel(out_.inference, "inference_final_state", inference);
     out_.inference_passes = passes(out_.inference);
     try {
       joint_of(compile(step_, Stage::simplified), training());
@@ -96,15 +107,67 @@ class Explainer {
   }
 
  private:
-  void check_size() const {
-    const auto fail = [&](const auto&... parts) { user_error("neuron '", step_.name, "': ", parts...); };
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    user_error("neuron '", step_.name, "': ", parts...);
+  }
+
+  void find_shape() {
     if (options_.steps < 0) fail("the number of steps must not be negative, found ", options_.steps);
-    if (options_.elements < 0) fail("the number of elements must not be negative, found ", options_.elements);
+    if (options_.elements && *options_.elements < 0)
+      fail("the number of elements must not be negative, found ", *options_.elements);
+    constexpr std::int64_t usual_elements = 1 << 20;
+    out_.shape = options_.shape.value_or(Shape{options_.elements.value_or(usual_elements)});
+    out_.elements = 1;
+    for (std::int64_t dim : out_.shape) {
+      if (dim < 0) fail("the step's shape ", text_of(out_.shape), " must not be negative");
+      if (__builtin_mul_overflow(out_.elements, dim, &out_.elements))
+        fail("the step's shape ", text_of(out_.shape), " has too many elements");
+    }
+    if (options_.elements && *options_.elements != out_.elements)
+      fail(*options_.elements, " elements are asked for, but the step's shape ", text_of(out_.shape), " has ",
+           out_.elements, "; give one of the two");
     std::int64_t bytes = 0;
     constexpr std::int64_t widest = 8 * 1024;  // an argument of 8 bytes, a thousand of them
-    if (__builtin_mul_overflow(options_.steps, options_.elements, &bytes) ||
+    if (__builtin_mul_overflow(options_.steps, out_.elements, &bytes) ||
         __builtin_mul_overflow(bytes, widest, &bytes))
-      fail(options_.steps, " steps of ", options_.elements, " elements are too many to count their bytes");
+      fail(options_.steps, " steps of ", out_.elements, " elements are too many to count their bytes");
+  }
+
+  void place_param(const std::string& name, const Shape& given) {
+    std::vector<std::string> names;
+    int index = -1;
+    for (std::size_t a = 0; a < step_.arguments.size(); ++a) {
+      if (step_.arguments[a].role != Role::param) continue;
+      names.push_back(step_.arguments[a].name);
+      if (names.back() == name) index = static_cast<int>(a);
+    }
+    if (index < 0)
+      fail("there is no param '", name, "' to have a shape", did_you_mean(name, names),
+           names.empty() ? "; the neuron has no param" : "");
+    const Argument& argument = step_.arguments[index];
+    for (std::int64_t dim : given)
+      if (dim < 0) fail("param '", name, "' has shape ", text_of(given), ", which must not be negative");
+    Shape row = given;
+    if (argument.per_step) {
+      if (row.empty() || row[0] != options_.steps)
+        fail("param '", name, "' changes with time, so its shape must start with T = ", options_.steps,
+             ", found ", text_of(given));
+      row.erase(row.begin());
+    }
+    const std::optional<Broadcast> found = broadcast(out_.shape, row);
+    if (!found)
+      fail("param '", name, "' has shape ", text_of(row), ", which does not broadcast to the step's shape ",
+           text_of(out_.shape),
+           "; each dimension, counted from the right, must be 1 or equal, and there may be no more of them");
+    places_[index] = {.row = row, .given = true, .expanded = found->spread};
+    layout_[name] = found->map;
+    if (found->map == Map::element && argument.per_step) full_.push_back(name);
+    out_.params.push_back({.name = name,
+                           .type = argument.mem,
+                           .shape = given,
+                           .bytes = param_bytes(index),
+                           .expanded = found->spread ? expanded_bytes(index) : 0});
   }
 
   void explain_ops() {
@@ -118,6 +181,7 @@ class Explainer {
   /// By default gradients of inputs and parameters; of states too where they are given.
   Training training() const {
     Training training = options_.training;
+    training.full_step_params.insert(training.full_step_params.end(), full_.begin(), full_.end());
     if (!training.wanted.empty() || options_.given_states || has_gradients(step_)) return training;
     for (const Argument& argument : step_.arguments)
       if (argument.role != Role::state && is_float(value_type(argument.mem)))
@@ -130,15 +194,44 @@ class Explainer {
     return training;
   }
 
+  std::int64_t rows_of_param(int index) const { return step_.arguments[index].per_step ? options_.steps : 1; }
+
+  /// The parameter as it lies in the caller's memory.
+  std::int64_t param_bytes(int index) const {
+    const Place& place = places_[index];
+    return (place.given ? rows_of_param(index) * elements_of(place.row) : 1) *
+           static_cast<std::int64_t>(size_of(step_.arguments[index].mem));
+  }
+
+  std::int64_t gradient_bytes(int index) const {
+    return rows_of_param(index) * elements_of(places_[index].row) *
+           static_cast<std::int64_t>(size_of(step_.arguments[index].mem));
+  }
+
+  std::int64_t expanded_bytes(int index) const {
+    return rows_of_param(index) * out_.elements *
+           static_cast<std::int64_t>(size_of(step_.arguments[index].mem));
+  }
+
   std::int64_t bytes_of(const Plan& plan, const Buffer& buffer) const {
     if (buffer.optional && !options_.given_states) return 0;
-    const std::int64_t row = buffer.map == Map::element ? options_.elements : 1;
+    if (buffer.holds == Holds::param)
+      return places_[buffer.index].expanded ? expanded_bytes(buffer.index) : param_bytes(buffer.index);
+    const std::int64_t row = buffer.map == Map::element ? out_.elements : 1;
     return rows_of(plan, buffer, options_.steps) * row * static_cast<std::int64_t>(size_of(buffer.mem));
   }
 
-  static double bytes_per_step(const Plan& plan, const Buffer& buffer) {
-    if (buffer.map != Map::element || buffer.lead == Lead::once || buffer.optional) return 0;
-    return static_cast<double>(size_of(buffer.mem)) / (buffer.lead == Lead::per_segment ? plan.segment : 1);
+  double bytes_per_step(const Plan& plan, const Buffer& buffer) const {
+    if (buffer.lead == Lead::once || buffer.optional) return 0;
+    const double size = static_cast<double>(size_of(buffer.mem));
+    if (buffer.map == Map::element) return size / (buffer.lead == Lead::per_segment ? plan.segment : 1);
+    return places_[buffer.index].given ? per_step(bytes_of(plan, buffer)) : 0;
+  }
+
+  /// Bytes of all steps and elements for one of them.
+  double per_step(std::int64_t bytes) const {
+    const std::int64_t all = options_.steps * out_.elements;
+    return all == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(all);
   }
 
   Traffic traffic(std::string kernel, const Plan& plan) const {
@@ -150,15 +243,42 @@ class Explainer {
     return out;
   }
 
-  /// Sums over elements of what backward wrote for each of them.
+  /// A kernel, behind the parameters that are expanded for it.
+  void add_kernel(std::vector<Traffic>& kernels, std::string kernel, const Plan& plan) const {
+    for (const Buffer& buffer : plan.buffers) {
+      if (buffer.holds != Holds::param || !places_[buffer.index].expanded) continue;
+      add_pass(kernels, "expand " + step_.arguments[buffer.index].name, buffer.index,
+               param_bytes(buffer.index), expanded_bytes(buffer.index));
+    }
+    kernels.push_back(traffic(std::move(kernel), plan));
+  }
+
+  /// Work on one parameter alone.
+  void add_pass(std::vector<Traffic>& kernels, std::string kernel, int param, std::int64_t read,
+                std::int64_t written) const {
+    const bool rows = step_.arguments[param].per_step;
+    kernels.push_back({.kernel = std::move(kernel),
+                       .read_per_step = rows ? per_step(read) : 0,
+                       .written_per_step = rows ? per_step(written) : 0,
+                       .read = read,
+                       .written = written});
+  }
+
+  /// Sums over elements of what backward wrote for each of them: one reduced dimension after the other, then
+  /// a copy in the parameter's own type.
   void add_reductions(const Plan& backward) {
-    for (const Buffer& buffer : backward.buffers)
-      if (buffer.holds == Holds::grad_param)
-        out_.training.push_back({.kernel = "reduce " + buffer.name,
-                                 .read_per_step = bytes_per_step(backward, buffer),
-                                 .read = bytes_of(backward, buffer),
-                                 .written = static_cast<std::int64_t>(size_of(buffer.mem)) *
-                                            (buffer.lead == Lead::per_step ? options_.steps : 1)});
+    for (const Buffer& buffer : backward.buffers) {
+      if (buffer.holds != Holds::grad_param) continue;
+      const Shape& row = places_[buffer.index].row;
+      std::int64_t left = out_.elements, between = 0;
+      const std::vector<Dimension> dimensions = merged_dimensions(out_.shape, row);
+      for (auto dimension = dimensions.rbegin(); dimension != dimensions.rend(); ++dimension)
+        if (!dimension->kept && dimension->size > 0) between += left /= dimension->size;
+      if (between == 0) between = elements_of(row);
+      between *= rows_of_param(buffer.index) * static_cast<std::int64_t>(size_of(buffer.mem));
+      add_pass(out_.training, "reduce " + buffer.name, buffer.index, bytes_of(backward, buffer) + between,
+               between + gradient_bytes(buffer.index));
+    }
   }
 
   std::int64_t pass() const {
@@ -173,7 +293,7 @@ class Explainer {
         mem = argument.mem;
         break;
       }
-    return options_.steps * options_.elements * static_cast<std::int64_t>(size_of(mem));
+    return options_.steps * out_.elements * static_cast<std::int64_t>(size_of(mem));
   }
 
   static std::int64_t total(const std::vector<Traffic>& kernels) {
@@ -186,16 +306,31 @@ class Explainer {
     return pass() == 0 ? 0 : static_cast<double>(total(kernels)) / static_cast<double>(pass());
   }
 
+  /// Inputs, parameters, outputs and gradients once, and the fewest bytes that get backward its values.
+  std::int64_t floor_of(const Lowered& lowered) const {
+    std::int64_t bytes = 0;
+    for (const Plan* plan : {&lowered.plans.forward, &lowered.plans.backward})
+      for (const Buffer& buffer : plan->buffers)
+        if (!hands_over(*plan, buffer))
+          bytes += buffer.holds == Holds::param        ? param_bytes(buffer.index)
+                   : buffer.holds == Holds::grad_param ? gradient_bytes(buffer.index)
+                                                       : bytes_of(*plan, buffer);
+    // What is expanded need not be: its own bytes are few.
+    Training unexpanded = training();
+    std::erase_if(unexpanded.full_step_params, [&](const std::string& name) {
+      return std::any_of(out_.params.begin(), out_.params.end(),
+                         [&](const ParamTraffic& param) { return param.name == name && param.expanded > 0; });
+    });
+    return bytes + static_cast<std::int64_t>(partition(lowered.joint, unexpanded).floor *
+                                             static_cast<double>(options_.steps * out_.elements));
+  }
+
   void explain_training(const Lowered& lowered) {
     const Plan &forward = lowered.plans.forward, &backward = lowered.plans.backward;
     const Partition& parts = lowered.parts;
-    out_.training = {traffic("forward", forward), traffic("backward", backward)};
-    std::int64_t bare = total(out_.training);
-    for (const Plan* plan : {&forward, &backward})
-      for (const Buffer& buffer : plan->buffers)
-        if (hands_over(*plan, buffer) || buffer.holds == Holds::grad_param) bare -= bytes_of(*plan, buffer);
-    out_.floor = bare + static_cast<std::int64_t>(parts.floor *
-                                                  static_cast<double>(options_.steps * options_.elements));
+    add_kernel(out_.training, "forward", forward);
+    add_kernel(out_.training, "backward", backward);
+    out_.floor = floor_of(lowered);
     add_reductions(backward);
     out_.training_passes = passes(out_.training);
     out_.ratio = out_.floor == 0 || pass() == 0
@@ -211,7 +346,9 @@ class Explainer {
         out_.checkpoint_rows = rows_of(forward, buffer, options_.steps);
       }
     for (const Buffer& buffer : backward.buffers)
-      if (!buffer.write && hands_over(backward, buffer)) out_.kept_alive += bytes_of(backward, buffer);
+      if (!buffer.write && hands_over(backward, buffer))
+        out_.kept_alive +=
+            buffer.holds == Holds::param ? param_bytes(buffer.index) : bytes_of(backward, buffer);
     out_.kept_alive_per_step = parts.bytes_kept;
     name_saved(lowered);
     for (Id id : parts.recomputed) {
@@ -229,6 +366,12 @@ class Explainer {
         if (parts.rebuild->arguments[i].what == Port::What::input)
           out_.saved.push_back({parts.rebuild->graph.arguments[i].name, parts.rebuild->graph.arguments[i].mem,
                                 "an input, read again to rebuild the values of a segment"});
+    for (const Buffer& buffer : lowered.plans.backward.buffers)
+      if (buffer.holds == Holds::param && buffer.map == Map::element)
+        out_.saved.push_back({step_.arguments[buffer.index].name, buffer.mem,
+                              join("a parameter with an entry for each element",
+                                   buffer.lead == Lead::per_step ? " and step" : "",
+                                   places_[buffer.index].expanded ? ", expanded again" : ", read again")});
     for (const Handed& value : parts.handed) {
       std::string reason = join("saved for each step, made from ", needs_of(lowered.joint, value.value), ": ",
                                 options_.training.saving == Saving::everything ? "all values are saved"
@@ -273,20 +416,32 @@ class Explainer {
     for (const Result& result : step_.results)
       if (result.gives == Gives::output)
         outputs += join(outputs.empty() ? "" : ", ", result.name, " (", name_of(result.mem), ")");
-    std::string text =
-        join("neuron ", out_.neuron, "\n  inputs   ", words_of(step_, Role::input), "\n  states   ",
-             words_of(step_, Role::state), "\n  params   ", words_of(step_, Role::param), "\n  outputs  ",
-             outputs.empty() ? "none" : outputs, "\n  one step is ", counted(out_.step_ops, "op"),
-             " as written, ", out_.simplified_ops, " simplified, ", counted(out_.expanded_ops, "exact op"),
-             " for each element and step;\n  ", counted(out_.hoisted_ops, "exact op"),
-             out_.hoisted_ops == 1 ? " depends" : " depend",
-             " on parameters only and run once a call\n\nT = ", options_.steps, ", N = ", options_.elements,
-             "; a pass is ", bytes_text(pass()), "; states ",
-             options_.given_states ? "are given" : "start at their initial values",
-             "\n\ninference: ", counted(static_cast<std::int64_t>(out_.inference.size()), "launch"), ", ",
-             decimal(out_.inference_passes), " passes\n", table(out_.inference));
+    std::string text = join(
+        "neuron ", out_.neuron, "\n  inputs   ", words_of(step_, Role::input), "\n  states   ",
+        words_of(step_, Role::state), "\n  params   ", words_of(step_, Role::param), "\n  outputs  ",
+        outputs.empty() ? "none" : outputs, "\n  one step is ", counted(out_.step_ops, "op"), " as written, ",
+        out_.simplified_ops, " simplified, ", counted(out_.expanded_ops, "exact op"),
+        " for each element and step;\n  ", counted(out_.hoisted_ops, "exact op"),
+        out_.hoisted_ops == 1 ? " depends" : " depend",
+        " on parameters only and run once a call\n\nT = ", options_.steps, ", N = ", out_.elements,
+        out_.shape.size() == 1 ? "" : " of shape " + text_of(out_.shape), "; a pass is ", bytes_text(pass()),
+        "; states ", options_.given_states ? "are given" : "start at their initial values", "\n",
+        params_text(), "\ninference: ", counted(static_cast<std::int64_t>(out_.inference.size()), "launch"),
+        ", ", decimal(out_.inference_passes), " passes\n", table(out_.inference));
     return text +
            (out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n");
+  }
+
+  std::string params_text() const {
+    std::string text;
+    for (const ParamTraffic& param : out_.params)
+      text += join("param '", param.name, "' of shape ", text_of(param.shape),
+                   param.expanded == 0 ? ": " + bytes_text(param.bytes)
+                                       : join(" is expanded to ", text_of(out_.shape),
+                                              param.shape.size() > out_.shape.size() ? " for each step" : "",
+                                              ": ", bytes_text(param.expanded), " written once a call"),
+                   "\n");
+    return text;
   }
 
   static std::string table(const std::vector<Traffic>& kernels) {
@@ -333,14 +488,17 @@ class Explainer {
           "\n");
     }
     return text + join("  kept alive from forward to backward: ", bytes_text(out_.kept_alive),
-                       ", inputs included; ", decimal(out_.kept_alive_per_step),
+                       ", inputs and parameters included; ", decimal(out_.kept_alive_per_step),
                        " bytes per element and step of a long run\n  planned for the costs of '",
-                       options_.training.costs.name, "'\n");
+                       options_.training.costs.name, "'",
+                       full_.empty() ? "" : " and, like inputs, the full size of " + list_of(full_), "\n");
   }
 
   const ExplainOptions& options_;
   const Graph step_;
   Layout layout_;
+  std::vector<Place> places_;      ///< for each argument of the step; of parameters only
+  std::vector<std::string> full_;  ///< per-step parameters that are read like inputs
   Explanation out_;
 };
 

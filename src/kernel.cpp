@@ -1,14 +1,12 @@
 // Kernels on the caller's arrays: compile, bind, run forward and backward.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <mutex>
 
-#include "absent.h"
-#include "compile.h"
-#include "error.h"
-#include "executable.h"
+#include "bind.h"
+#include "kernels.h"
 #include "param_sums.h"
-#include "reduce.h"
-#include "train.h"
 
 namespace flexsn {
 
@@ -20,118 +18,113 @@ constexpr std::int64_t alignment = 64;
 
 std::int64_t bytes_of(Mem mem) { return static_cast<std::int64_t>(size_of(mem)); }
 
-class Interpreted : public Executable {
- public:
-  explicit Interpreted(Plan plan) : plan_(std::move(plan)) {}
-  const Plan& plan() const override { return plan_; }
-  void run(const PlanRun& run, const Threads&) const override { execute(plan_, run); }
+std::string shape_text(const Extent& extent) {
+  return join("T = ", extent.steps, ", step shape ", text_of(extent.shape));
+}
 
- private:
-  Plan plan_;
+/// Memory that a call reads or writes, in bytes.
+struct Region {
+  const char* word = "";
+  const std::string* name = nullptr;
+  std::int64_t start = 0, rows = 0, row = 0, stride = 0;
+  bool written = false;
+  int state = -1;  ///< one that may be written exactly where it is read
+
+  std::string what() const { return name == nullptr ? word : join(word, " '", *name, "'"); }
+  std::int64_t end() const { return start + (rows - 1) * stride + row; }
+  bool is_same(const Region& other) const {
+    return start == other.start && rows == 1 && other.rows == 1 && row == other.row;
+  }
 };
 
-/// Kernels of equal plans are one, as long as anyone holds it.
-std::shared_ptr<const Executable> shared_executable(Plan plan, const std::string& target) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<const Executable>> known;
-  const std::string key = join(target, "\n", print(plan, false));
-  const std::lock_guard lock(mutex);
-  if (std::shared_ptr<const Executable> found = known[key].lock()) return found;
-  std::erase_if(known, [](const auto& item) { return item.second.expired(); });
-  std::shared_ptr<const Executable> made =
-      target == "cpu" ? cpu_executable(std::move(plan)) : std::make_shared<Interpreted>(std::move(plan));
-  known[key] = made;
+Region region(const char* word, const std::string* name, const View& view, std::int64_t rows,
+              std::int64_t row_elements, bool written, int state = -1) {
+  const std::int64_t size = bytes_of(view.type());
+  Region made{.word = word,
+              .name = name,
+              .start = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data())),
+              .rows = rows,
+              .row = row_elements * size,
+              .stride = view.row_stride().value_or(row_elements) * size,
+              .written = written,
+              .state = state};
+  if (made.rows > 1 && made.stride <= made.row) {  // without gaps it is one row
+    made.row = made.end() - made.start;
+    made.rows = 1;
+  }
   return made;
 }
 
-/// The default pool of this number of threads, which lives as long as a kernel uses it.
-std::shared_ptr<Pool> shared_pool(int threads) {
-  static std::mutex mutex;
-  static std::map<int, std::weak_ptr<Pool>> known;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<Pool> pool = known[threads].lock();
-  if (!pool) known[threads] = pool = std::make_shared<Pool>(threads);
-  return pool;
+bool share_a_byte(const Region& a, const Region& b) {
+  if (a.rows == 0 || b.rows == 0 || a.row == 0 || b.row == 0) return false;
+  if (a.end() <= b.start || b.end() <= a.start) return false;
+  if (a.rows > b.rows) return share_a_byte(b, a);
+  if (b.rows == 1) return true;
+  for (std::int64_t i = 0; i < a.rows; ++i) {
+    // The first row of b that ends after this one starts.
+    const std::int64_t from = a.start + i * a.stride, before = from - b.start - b.row;
+    const std::int64_t j = before < 0 ? 0 : before / b.stride + 1;
+    if (j < b.rows && b.start + j * b.stride < from + a.row) return true;
+  }
+  return false;
 }
 
-std::string shape_text(const Extent& extent) {
-  return join("T = ", extent.steps, ", step shape ", text_of(extent.shape));
+/// A number for each forward, so that backward knows its own in a workspace.
+std::uint64_t next_stamp() {
+  static std::atomic<std::uint64_t> count = 0;
+  return ++count * 0x9e3779b97f4a7c15;  // unlike what else may lie in memory
 }
 
 }  // namespace
 
 namespace detail {
 
-/// A neuron on its way to kernels: what does not depend on a run.
+/// What a kernel is, and descriptions of it for those who ask.
 struct KernelState {
-  Graph step;  ///< simplified
-  CompileOptions options;
-  std::shared_ptr<Pool> pool;
-  KernelInfo infos[4];
-  bool trainable = false;
-  std::string untrainable;
-  Graph joint;
-  Partition parts;
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<const Executable>> executables;
+  KernelState(const Graph& traced, const CompileOptions& options)
+      : kernels(traced, options), neuron(traced) {}
 
-  Threads threads() const {
-    if (!options.parallel_for) return pool->as_threads();
-    return {options.threads > 0 ? options.threads : default_thread_count(), options.parallel_for};
-  }
-
-  void require_training() const {
-    if (!trainable) throw UserError(untrainable);
-  }
-
-  std::shared_ptr<const Executable> executable(Kind kind, const Layout& layout,
-                                               const std::vector<int>& absent) {
-    std::string key = std::to_string(static_cast<int>(kind));
-    for (const auto& [name, map] : layout) key += join(" ", name, "=", static_cast<int>(map));
-    for (int argument : absent) key += join(" -", argument);
+  const KernelInfo& info(Kind kind) {
+    if (kind == Kind::forward || kind == Kind::backward) kernels.require_training();
     const std::lock_guard lock(mutex);
-    std::shared_ptr<const Executable>& found = executables[key];
-    if (!found) found = shared_executable(plan(kind, layout, absent), options.target);
-    return found;
+    std::optional<KernelInfo>& found = infos[static_cast<std::size_t>(kind)];
+    if (!found) found = kernel_info(neuron, kind, kernels.options().training);
+    return *found;
   }
 
-  Plan plan(Kind kind, const Layout& layout, const std::vector<int>& absent) const {
-    if (kind == Kind::inference || kind == Kind::inference_final_state)
-      return schedule_inference(has_gradients(step) ? forward_of(step) : step, kind, layout);
-    if (absent.empty()) {
-      TrainingPlans plans = schedule_training(joint, parts, options.training, layout);
-      return kind == Kind::forward ? std::move(plans.forward) : std::move(plans.backward);
-    }
-    Partition fewer = parts;
-    fewer.backward = without_arriving(parts.backward, absent);
-    return schedule_training(joint, fewer, options.training, layout).backward;
-  }
+  const Kernels kernels;
+
+ private:
+  const Neuron neuron;  ///< as it was traced
+  std::mutex mutex;
+  std::array<std::optional<KernelInfo>, 4> infos;
 };
 
 /// Arrays by name, checked when they are bound.
 struct RunState {
   std::shared_ptr<KernelState> kernel;
+  const Kernels* kernels = nullptr;  ///< those of `kernel`
   Extent extent;
   std::int64_t elements = 1, first_step = 0;
   struct BoundParam {
     View view;
     Shape shape;
-    Map map = Map::scalar;
-    std::int64_t inner = 1, count = 1;
-    bool spread = false;  ///< no map fits: spread out to the step's shape for each call
+    Broadcast broadcast;
   };
   std::map<int, View> inputs, first, last, sequences, outputs;  ///< by argument; outputs by result
   std::map<int, BoundParam> params;
   std::map<int, Array> defaults, spread;
-  /// Where each of the buffers that only forward and backward share lies, and how large all of them are.
+  /// Where each of the buffers that only forward and backward share lies, after the stamp at the start, and
+  /// how large all of them are.
   struct Room {
     std::map<std::pair<Holds, int>, std::int64_t> places;
     std::int64_t bytes = alignment;
   };
   const void* forwarded = nullptr;  ///< the workspace that forward filled
+  std::uint64_t stamp = 0;          ///< what forward left at its start
   Room forwarded_room;
 
-  const Graph& step() const { return kernel->step; }
+  const Graph& step() const { return kernels->step(); }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
@@ -181,6 +174,55 @@ struct RunState {
     if (written && !view.writable()) fail(what, " is written, but its memory is constant");
   }
 
+  /// What the values of a parameter are may change between a run and the next.
+  void check_ranges() const {
+    for (const auto& [index, param] : params) {
+      const Argument& argument = step().arguments[index];
+      const std::int64_t rows = argument.per_step ? extent.steps : 1;
+      const std::string wrong = out_of_range(argument, param.view.data(), rows * elements_of(param.shape));
+      if (!wrong.empty()) fail(wrong);
+    }
+  }
+
+  /// All that is bound, and the workspace where there is one; what forward writes, backward may read.
+  std::vector<Region> bound_regions(const View* workspace, bool backward) const {
+    std::vector<Region> list;
+    const auto add = [&](const char* word, const std::map<int, View>& views, std::int64_t rows, bool written,
+                         bool state = false) {
+      for (const auto& [index, view] : views) {
+        const bool result = &views == &outputs;
+        const std::string& name = result ? step().results[index].name : step().arguments[index].name;
+        list.push_back(region(word, &name, view, rows, elements, written && !backward, state ? index : -1));
+      }
+    };
+    add("input", inputs, extent.steps, false);
+    add("state", first, 1, false, true);
+    add("the last state", last, 1, true, true);
+    add("the sequence of state", sequences, extent.steps, true);
+    add("output", outputs, extent.steps, true);
+    for (const auto& [index, param] : params) {
+      const Argument& argument = step().arguments[index];
+      list.push_back(region("param", &argument.name, param.view, argument.per_step ? extent.steps : 1,
+                            elements_of(param.shape), false));
+    }
+    if (workspace != nullptr)
+      list.push_back(region("the workspace", nullptr, *workspace, 1, workspace->count(), true));
+    return list;
+  }
+
+  void check_overlaps(const std::vector<Region>& regions) const {
+    for (std::size_t i = 0; i < regions.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) {
+        const Region &a = regions[j], &b = regions[i];
+        if ((!a.written && !b.written) || !share_a_byte(a, b)) continue;
+        const bool one_state = a.state >= 0 && a.state == b.state;
+        if (one_state && a.is_same(b)) continue;
+        fail(a.what(), " and ", b.what(), " share memory; ",
+             one_state ? "a state may be written where it is read, but then at exactly the same place"
+                       : "what is written must overlap nothing else, so give it memory of its own");
+      }
+  }
+
   // ---- plans and their buffers -----------------------------------------------------------------------
 
   Layout layout() const {
@@ -190,8 +232,7 @@ struct RunState {
       const int index = static_cast<int>(a);
       if (argument.role == Role::state && !first.contains(index)) layout[argument.name] = Map::scalar;
       const auto found = params.find(index);
-      if (found != params.end())
-        layout[argument.name] = found->second.spread ? Map::element : found->second.map;
+      if (found != params.end()) layout[argument.name] = found->second.broadcast.map;
     }
     return layout;
   }
@@ -218,41 +259,24 @@ struct RunState {
   Bound bound_param(int index) {
     const auto found = params.find(index);
     if (found == params.end()) return standing(index);
-    BoundParam& param = found->second;
-    const bool rows = step().arguments[index].per_step;
-    std::int64_t row = 1;
-    for (std::int64_t dim : param.shape) row *= dim;
-    if (param.spread) return {.data = spread_out(index, param, row), .row_stride = rows ? elements : 0};
-    return {
-        .data = param.view.data(), .row_stride = rows ? row : 0, .inner = param.inner, .count = param.count};
-  }
-
-  void* spread_out(int index, const BoundParam& param, std::int64_t row) {
-    const std::int64_t rows = step().arguments[index].per_step ? extent.steps : 1;
-    const auto size = static_cast<std::size_t>(bytes_of(param.view.type()));
+    const auto& [view, shape, broadcast] = found->second;
+    const bool per_step = step().arguments[index].per_step;
+    if (!broadcast.spread)
+      return {.data = view.data(),
+              .row_stride = per_step ? elements_of(shape) : 0,
+              .inner = broadcast.inner,
+              .count = broadcast.count};
+    const std::int64_t rows = per_step ? extent.steps : 1;
     Array& out = spread[index];
-    out = Array(param.view.type(), {rows * elements});
-    const auto* from = static_cast<const std::byte*>(param.view.data());
-    for (std::int64_t n = 0; n < elements; ++n) {
-      std::int64_t rest = n, entry = 0, stride = 1;
-      for (std::size_t i = 1; i <= param.shape.size(); ++i) {
-        const std::int64_t dim = param.shape[param.shape.size() - i],
-                           step_dim = extent.shape[extent.shape.size() - i];
-        entry += dim == 1 ? 0 : rest % step_dim * stride;
-        rest /= step_dim;
-        stride *= dim;
-      }
-      for (std::int64_t r = 0; r < rows; ++r)
-        std::memcpy(out.bytes.data() + static_cast<std::size_t>(r * elements + n) * size,
-                    from + static_cast<std::size_t>(r * row + entry) * size, size);
-    }
-    return out.bytes.data();
+    out = Array(view.type(), {rows * elements});
+    spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out.bytes.data());
+    return {.data = out.bytes.data(), .row_stride = per_step ? elements : 0};
   }
 
   /// What this neuron calls a buffer: a kernel may be shared with one that has other names.
   const std::string& name_for(const Buffer& buffer) const {
     if (buffer.holds == Holds::output) return step().results[buffer.index].name;
-    const Graph& joint = kernel->joint;
+    const Graph& joint = kernels->joint();
     if (buffer.holds == Holds::grad_output) return joint.results[joint.arguments[buffer.index].of].name;
     return step().arguments[buffer.index].name;
   }
@@ -286,60 +310,32 @@ struct RunState {
     return {.steps = extent.steps, .elements = elements, .first_step = first_step, .buffers = {}};
   }
 
-  /// The last of a sequence of states where the last was asked for as well.
-  void copy_last_rows() {
-    for (const auto& [state, view] : last) {
-      const auto sequence = sequences.find(state);
-      if (sequence == sequences.end() || elements == 0 || extent.steps == 0) continue;
-      const std::int64_t size = bytes_of(view.type()),
-                         stride = sequence->second.row_stride().value_or(elements);
-      const auto* from =
-          static_cast<const std::byte*>(sequence->second.data()) + (extent.steps - 1) * stride * size;
-      std::memcpy(view.data(), from, static_cast<std::size_t>(elements * size));
-    }
-  }
-
-  /// Runs a kind that gives sequences where `with_sequences`, else last states.
-  void run_forward_kind(Kind kind, bool with_sequences, const std::function<Bound(const Buffer&)>& own) {
-    // A sequence has no last row where there are no steps, and states that are only wanted last have none at
-    // all.
-    for (const auto& [state, view] : last)
-      if (with_sequences && !sequences.contains(state) && extent.steps > 0)
-        fail("state '", step().arguments[state].name,
-             "': this kernel gives sequences of states; bind state_sequence as well, its last row is the "
-             "last state");
-    const std::shared_ptr<const Executable> executable = kernel->executable(kind, layout(), {});
+  /// A run of a forward kind; `own` gives the buffers that are not the caller's.
+  PlanRun forward_run(const Plan& plan, const std::function<Bound(const Buffer&)>& own) {
     PlanRun run = plan_run();
-    for (const Buffer& buffer : executable->plan().buffers) {
+    for (const Buffer& buffer : plan.buffers) {
       const Bound given = own(buffer);
       run.buffers.push_back(given.data != nullptr ? given : bound(buffer));
     }
-    executable->run(run, kernel->threads());
-    if (!with_sequences) return;
-    copy_last_rows();
-    if (extent.steps == 0)
-      for (const auto& [state, view] : last) copy_first(state, view);
+    return run;
   }
 
-  void copy_first(int state, const View& view) {
-    const auto found = first.find(state);
-    const Argument& argument = step().arguments[state];
-    if (found != first.end())
-      std::memmove(view.data(), found->second.data(),
-                   static_cast<std::size_t>(elements * bytes_of(argument.mem)));
-    else
-      for (std::int64_t n = 0; n < elements; ++n)
-        std::memcpy(static_cast<std::byte*>(view.data()) + n * bytes_of(argument.mem), standing(state).data,
-                    size_of(argument.mem));
+  void run_inference() {
+    check_ranges();
+    check_overlaps(bound_regions(nullptr, false));
+    const Kind kind = sequences.empty() ? Kind::inference_final_state : Kind::inference;
+    const std::shared_ptr<const Executable> executable = kernels->executable(kind, layout());
+    executable->run(forward_run(executable->plan(), [](const Buffer&) { return Bound{}; }),
+                    kernels->threads());
   }
 
   // ---- the workspace ---------------------------------------------------------------------------------
 
   Room room() {
-    kernel->require_training();
+    kernels->require_training();
     Room room;
     for (Kind kind : {Kind::forward, Kind::backward}) {
-      const std::shared_ptr<const Executable> executable = kernel->executable(kind, layout(), {});
+      const std::shared_ptr<const Executable> executable = kernels->executable(kind, layout());
       for (const Buffer& buffer : executable->plan().buffers) {
         // What backward reads again and the caller has no use for needs a place, too; and first states, which
         // may be written where they are read.
@@ -359,9 +355,12 @@ struct RunState {
     return room;
   }
 
+  /// Bytes of a workspace, wherever it starts.
+  static std::int64_t workspace_bytes(const Room& room) { return room.bytes + alignment; }
+
   std::byte* base(const View& workspace, const Room& room) const {
-    if (workspace.count() * bytes_of(workspace.type()) < room.bytes)
-      fail("the workspace must have ", room.bytes, " bytes (", shape_text(extent), "), found ",
+    if (workspace.count() * bytes_of(workspace.type()) < workspace_bytes(room))
+      fail("the workspace must have ", workspace_bytes(room), " bytes (", shape_text(extent), "), found ",
            workspace.count() * bytes_of(workspace.type()), "; ask workspace_bytes() for the number");
     if (!workspace.writable()) fail("the workspace is written, but its memory is constant");
     if (workspace.data() == nullptr) fail("the workspace has no memory: its pointer is null");
@@ -372,14 +371,44 @@ struct RunState {
   Bound from_workspace(std::byte* start, const Room& room, const Buffer& buffer) const {
     const auto found = room.places.find({buffer.holds, buffer.index});
     if (found == room.places.end()) return {};
-    return {.data = start + found->second - alignment, .row_stride = elements};
+    return {.data = start + found->second, .row_stride = elements};
+  }
+
+  void run_forward(const View& workspace) {
+    const Room space = room();
+    std::byte* start = base(workspace, space);
+    if (!kernels->options().training.state_sequences && !sequences.empty())
+      fail(
+          "sequences of states are bound, but the kernel gives last states; compile it with "
+          "training.state_sequences");
+    check_ranges();
+    check_overlaps(bound_regions(&workspace, false));
+    const std::shared_ptr<const Executable> executable = kernels->executable(Kind::forward, layout());
+    const PlanRun run = forward_run(executable->plan(), [&](const Buffer& buffer) {
+      return buffer.write ? from_workspace(start, space, buffer) : Bound{};
+    });
+    forwarded = nullptr;
+    stamp = next_stamp();
+    std::memcpy(start, &stamp, sizeof stamp);
+    const Plan& backward = kernels->executable(Kind::backward, layout())->plan();
+    for (const Buffer& buffer : backward.buffers) {
+      const auto found = first.find(buffer.index);
+      if (buffer.holds == Holds::first_state && found != first.end() && elements > 0)
+        std::memcpy(from_workspace(start, space, buffer).data, found->second.data(),
+                    static_cast<std::size_t>(elements * bytes_of(buffer.mem)));
+    }
+    executable->run(run, kernels->threads());
+    forwarded = workspace.data();
+    forwarded_room = space;
   }
 
   // ---- backward ----------------------------------------------------------------------------------------
 
-  void check_gradients(const Views& arriving, const Views& wanted) const {
+  /// Says where the gradients lie.
+  std::vector<Region> check_gradients(const Views& arriving, const Views& wanted) const {
+    std::vector<Region> regions;
     if (arriving.empty()) fail("no gradient arrives; give one of an output or of a state");
-    const Graph& joint = kernel->joint;
+    const Graph& joint = kernels->joint();
     for (const auto& [name, view] : arriving) {
       std::vector<std::string> names;
       bool known = false;
@@ -391,10 +420,11 @@ struct RunState {
         const bool at_state = argument.role == Role::grad_next && joint.arguments[argument.of].name == name;
         if (!at_output && !at_state) continue;
         known = true;
-        const bool rows = at_output || kernel->options.training.state_sequences;
+        const bool rows = at_output || kernels->options().training.state_sequences;
         const Mem mem = at_state && rows ? joint.arguments[argument.of].mem : argument.mem;
-        check(join("the gradient of ", at_output ? "output" : "state", " '", name, "'"), view, mem,
-              rows ? extent.steps : 1, elements, false);
+        regions.push_back(region(at_output ? "the gradient of output" : "the gradient of state", &name, view,
+                                 rows ? extent.steps : 1, elements, false, rows ? -1 : argument.of));
+        check(regions.back().what(), view, mem, rows ? extent.steps : 1, elements, false);
       }
       if (std::count(names.begin(), names.end(), name) > 1)
         fail("'", name,
@@ -415,29 +445,33 @@ struct RunState {
       }
       if (found == nullptr)
         fail("there is no argument '", name, "' to take a gradient of", did_you_mean(name, names));
-      const std::vector<std::string>& compiled = kernel->options.training.wanted;
-      if (!is_float(value_type(found->mem)) ||
-          (!compiled.empty() && std::find(compiled.begin(), compiled.end(), name) == compiled.end()))
+      const std::vector<std::string>& compiled = kernels->options().training.wanted;
+      const int index = static_cast<int>(found - step().arguments.data());
+      const bool given = std::any_of(joint.results.begin(), joint.results.end(), [&](const Result& result) {
+        return result.gives == Gives::grad && result.of == index;
+      });
+      const bool chosen =
+          compiled.empty() || std::find(compiled.begin(), compiled.end(), name) != compiled.end();
+      if (!given || !chosen)
         fail("the gradient of '", name, "' is not there: ",
-             is_float(value_type(found->mem)) ? "the kernel was compiled for others (training.wanted)"
-                                              : join("it is ", name_of(found->mem), " and carries none"));
-      const std::string what = join("the gradient of '", name, "'");
-      if (found->role == Role::param) {
-        const int index = static_cast<int>(found - step().arguments.data());
-        std::int64_t row = 1;
-        if (const auto bound_to = params.find(index); bound_to != params.end())
-          for (std::int64_t dim : bound_to->second.shape) row *= dim;
-        check(what, view, found->mem, found->per_step ? extent.steps : 1, row, true);
-      } else {
-        const bool input = found->role == Role::input;
-        check(what, view, gradient_memory(*found), input ? extent.steps : 1, elements, true);
-      }
+             !is_float(value_type(found->mem)) ? join("it is ", name_of(found->mem), " and carries none")
+             : chosen ? "the graph, which has its gradients already, does not give it"
+                      : "the kernel was compiled for others (training.wanted)");
+      const bool param = found->role == Role::param, state = found->role == Role::state;
+      const auto bound_to = params.find(index);
+      const std::int64_t rows = found->role == Role::input || found->per_step ? extent.steps : 1,
+                         row = !param                     ? elements
+                               : bound_to == params.end() ? 1
+                                                          : elements_of(bound_to->second.shape);
+      regions.push_back(region("the gradient of", &name, view, rows, row, true, state ? index : -1));
+      check(regions.back().what(), view, param ? found->mem : gradient_memory(*found), rows, row, true);
     }
+    return regions;
   }
 
   std::vector<int> absent_in(const Views& arriving) const {
     std::vector<int> absent;
-    const Graph& joint = kernel->joint;
+    const Graph& joint = kernels->joint();
     for (std::size_t a = 0; a < joint.arguments.size(); ++a)
       if (joint.arguments[a].role == Role::grad_output &&
           !arriving.contains(joint.results[joint.arguments[a].of].name))
@@ -446,14 +480,21 @@ struct RunState {
   }
 
   void run_backward(const View& workspace, const Views& arriving, const Views& wanted) {
-    kernel->require_training();
-    check_gradients(arriving, wanted);
+    kernels->require_training();
+    std::vector<Region> regions = check_gradients(arriving, wanted);
     if (forwarded == nullptr || forwarded != workspace.data())
       fail("backward needs what forward left in this workspace; run forward on it first");
     const Room& space = forwarded_room;
     std::byte* start = base(workspace, space);
+    if (std::memcmp(start, &stamp, sizeof stamp) != 0)
+      fail(
+          "another forward has used this workspace since, or something else has written to it; give each run "
+          "a workspace of its own, and run forward again");
+    check_ranges();
+    for (Region& bound_region : bound_regions(&workspace, true)) regions.push_back(bound_region);
+    check_overlaps(regions);
     const std::shared_ptr<const Executable> executable =
-        kernel->executable(Kind::backward, layout(), absent_in(arriving));
+        kernels->executable(Kind::backward, layout(), absent_in(arriving));
     PlanRun run = plan_run();
     std::vector<const Buffer*> sums;
     for (const Buffer& buffer : executable->plan().buffers) {
@@ -479,7 +520,7 @@ struct RunState {
       }
       run.buffers.push_back(given);
     }
-    executable->run(run, kernel->threads());
+    executable->run(run, kernels->threads());
     for (const Buffer* buffer : sums) {
       const Bound rows = from_workspace(start, space, *buffer);
       const View& to = wanted.at(name_for(*buffer));
@@ -496,13 +537,12 @@ struct RunState {
     const Argument& argument = step().arguments[buffer.index];
     const auto found = params.find(buffer.index);
     const Shape shape = found == params.end() ? Shape{} : found->second.shape;
-    std::int64_t size = 1;
-    for (std::int64_t dim : shape) size *= dim;
+    const std::int64_t size = elements_of(shape);
     const std::int64_t count = argument.per_step ? extent.steps : 1;
     std::vector<F> sums(static_cast<std::size_t>(count * size), F(0));
     if (extent.steps > 0 && elements > 0)
       param_sums(static_cast<const F*>(rows.data), rows.row_stride, count, extent.shape, shape, sums.data(),
-                 kernel->threads());
+                 kernels->threads());
     for (std::int64_t r = 0; r < count; ++r)
       store(argument.mem, sums.data() + r * size,
             static_cast<std::byte*>(to.data()) + r * to.row_stride().value_or(size) * bytes_of(argument.mem),
@@ -513,7 +553,7 @@ struct RunState {
 }  // namespace detail
 
 Run& Run::in(const std::string& name, const View& view) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::input, "input", name);
   run.check(join("input '", name, "'"), view, run.step().arguments[index].mem, run.extent.steps, run.elements,
@@ -523,7 +563,7 @@ Run& Run::in(const std::string& name, const View& view) {
 }
 
 Run& Run::param(const std::string& name, const View& view, std::vector<std::int64_t> shape) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::param, "param", name);
   const Argument& argument = run.step().arguments[index];
@@ -534,42 +574,21 @@ Run& Run::param(const std::string& name, const View& view, std::vector<std::int6
                ", found ", text_of(shape));
     shape.erase(shape.begin());
   }
-  const Shape& step = run.extent.shape;
-  bool fits = shape.size() <= step.size();
-  for (std::size_t i = 1; fits && i <= shape.size(); ++i)
-    fits = shape[shape.size() - i] == 1 || shape[shape.size() - i] == step[step.size() - i];
-  if (!fits)
+  const std::optional<Broadcast> found = broadcast(run.extent.shape, shape);
+  if (!found)
     run.fail(
         "param '", name, "' has shape ", text_of(shape), ", which does not broadcast to the step's shape ",
-        text_of(step),
+        text_of(run.extent.shape),
         "; each dimension, counted from the right, must be 1 or equal, and there may be no more of them");
-  std::int64_t row = 1;
-  for (std::int64_t dim : shape) row *= dim;
+  const std::int64_t row = elements_of(shape);
   run.check(join("param '", name, "' of shape ", text_of(given)), view, argument.mem,
             argument.per_step ? run.extent.steps : 1, row, false);
-  detail::RunState::BoundParam bound{view, shape};
-  const std::vector<Dimension> dimensions = merged_dimensions(step, shape);
-  const auto kept =
-      std::count_if(dimensions.begin(), dimensions.end(), [](const Dimension& d) { return d.kept; });
-  if (kept == 0) {
-    bound.map = Map::scalar;
-  } else if (kept == 1 && dimensions.size() == 1) {
-    bound.map = Map::element;
-  } else if (kept == 1) {
-    const auto place =
-        std::find_if(dimensions.begin(), dimensions.end(), [](const Dimension& d) { return d.kept; });
-    bound.map = Map::indexed;
-    bound.count = place->size;
-    bound.inner = place + 1 == dimensions.end() ? 1 : (place + 1)->size;
-  } else {
-    bound.spread = true;
-  }
   if (view.row_stride().value_or(row) != row && argument.per_step)
     run.fail("param '", name, "' must have its rows side by side");
   const std::string wrong =
       out_of_range(argument, view.data(), argument.per_step ? run.extent.steps * row : row);
   if (!wrong.empty()) run.fail(wrong);
-  run.params.insert_or_assign(index, std::move(bound));
+  run.params.insert_or_assign(index, detail::RunState::BoundParam{view, shape, *found});
   return *this;
 }
 
@@ -578,7 +597,7 @@ Run& Run::state(const std::string& name, const View& view) {
 }
 
 Run& Run::first_state(const std::string& name, const View& view) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("state '", name, "'"), view, run.step().arguments[index].mem, 1, run.elements, false);
@@ -587,7 +606,7 @@ Run& Run::first_state(const std::string& name, const View& view) {
 }
 
 Run& Run::last_state(const std::string& name, const View& view) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("the last state '", name, "'"), view, run.step().arguments[index].mem, 1, run.elements,
@@ -597,7 +616,7 @@ Run& Run::last_state(const std::string& name, const View& view) {
 }
 
 Run& Run::state_sequence(const std::string& name, const View& view) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.argument(Role::state, "state", name);
   run.check(join("the sequence of state '", name, "'"), view, run.step().arguments[index].mem,
@@ -607,7 +626,7 @@ Run& Run::state_sequence(const std::string& name, const View& view) {
 }
 
 Run& Run::out(const std::string& name, const View& view) {
-  detail::RunState& run = *state_;
+  detail::RunState& run = held();
   run.forwarded = nullptr;  // backward belongs to what forward saw
   const int index = run.output(name);
   run.check(join("output '", name, "'"), view, run.step().results[index].mem, run.extent.steps, run.elements,
@@ -617,49 +636,38 @@ Run& Run::out(const std::string& name, const View& view) {
 }
 
 Run& Run::first_step(std::int64_t step) {
-  state_->first_step = step;
-  state_->forwarded = nullptr;
+  detail::RunState& run = held();
+  run.forwarded = nullptr;
+  run.first_step = step;
   return *this;
 }
 
-void Run::inference() {
-  const bool sequences = !state_->sequences.empty();
-  state_->run_forward_kind(sequences ? Kind::inference : Kind::inference_final_state, sequences,
-                           [](const Buffer&) { return Bound{}; });
+void Run::inference() { held().run_inference(); }
+
+std::size_t Run::workspace_bytes() {
+  detail::RunState& run = held();
+  return static_cast<std::size_t>(run.workspace_bytes(run.room()));
 }
 
-std::size_t Run::workspace_bytes() { return static_cast<std::size_t>(state_->room().bytes + alignment); }
-
-void Run::forward(const View& workspace) {
-  detail::RunState& run = *state_;
-  const detail::RunState::Room room = run.room();
-  std::byte* start = run.base(workspace, room);
-  const bool sequences = run.kernel->options.training.state_sequences;
-  if (!sequences && !run.sequences.empty())
-    run.fail(
-        "sequences of states are bound, but the kernel gives last states; compile it with "
-        "training.state_sequences");
-  run.forwarded = nullptr;
-  const Plan& backward = run.kernel->executable(Kind::backward, run.layout(), {})->plan();
-  for (const Buffer& buffer : backward.buffers) {
-    const auto found = run.first.find(buffer.index);
-    if (buffer.holds == Holds::first_state && found != run.first.end() && run.elements > 0)
-      std::memcpy(run.from_workspace(start, room, buffer).data, found->second.data(),
-                  static_cast<std::size_t>(run.elements * bytes_of(buffer.mem)));
-  }
-  run.run_forward_kind(Kind::forward, sequences, [&](const Buffer& buffer) {
-    return buffer.write ? run.from_workspace(start, room, buffer) : Bound{};
-  });
-  run.forwarded = workspace.data();
-  run.forwarded_room = room;
-}
+void Run::forward(const View& workspace) { held().run_forward(workspace); }
 
 void Run::backward(const View& workspace, const Views& arriving, const Views& wanted) {
-  state_->run_backward(workspace, arriving, wanted);
+  held().run_backward(workspace, arriving, wanted);
+}
+
+detail::RunState& Run::held() const {
+  if (!state_) user_error("this run was moved to another; use that one, or bind the kernel again");
+  return *state_;
+}
+
+detail::KernelState& Kernel::held() const {
+  if (!state_) user_error("this kernel was moved to another; use that one, or compile the neuron again");
+  return *state_;
 }
 
 Run Kernel::bind(Extent extent) const {
   auto run = std::make_shared<detail::RunState>();
+  run->kernels = &held().kernels;
   run->kernel = state_;
   run->extent = std::move(extent);
   if (run->extent.steps < 0) run->fail("the number of steps must not be negative, found ", run->extent.steps);
@@ -675,41 +683,17 @@ Run Kernel::bind(Extent extent) const {
   return Run(std::move(run));
 }
 
-const KernelInfo& Kernel::info(Kind kind) const {
-  if (kind == Kind::forward || kind == Kind::backward) state_->require_training();
-  return state_->infos[static_cast<int>(kind)];
-}
+const KernelInfo& Kernel::info(Kind kind) const { return held().info(kind); }
 
 Kernel compile(const Neuron& neuron, const CompileOptions& options) {
   const std::vector<std::string> targets = {"cpu", "interpreter"};
   if (std::find(targets.begin(), targets.end(), options.target) == targets.end())
     user_error("there is no target '", options.target, "'", did_you_mean(options.target, targets),
                "; choose cpu or interpreter");
-  constexpr int most_threads = 1024;
   if (options.threads < 0 || options.threads > most_threads)
     user_error("the number of threads must be from 0 to ", most_threads, ", found ", options.threads);
   if (const std::string why = cpu_absent(); options.target == "cpu" && !why.empty()) throw UserError(why);
-  auto state = std::make_shared<detail::KernelState>();
-  state->options = options;
-  state->step = compile(neuron.graph(options.training.type), Stage::simplified);
-  if (!options.parallel_for)
-    state->pool = shared_pool(options.threads > 0 ? options.threads : default_thread_count());
-  for (Kind kind : {Kind::inference, Kind::inference_final_state})
-    state->infos[static_cast<int>(kind)] = kernel_info(neuron, kind, options.training);
-  try {
-    state->joint = joint_of(state->step, options.training);
-    state->trainable = true;
-  } catch (const UserError& error) {
-    // What is asked for is the caller's; that nothing carries a gradient is a fact about the neuron.
-    if (!options.training.wanted.empty() || options.training.arriving) throw;
-    state->untrainable = error.what();
-  }
-  if (state->trainable) {
-    state->parts = partition(state->joint, options.training);
-    for (Kind kind : {Kind::forward, Kind::backward})
-      state->infos[static_cast<int>(kind)] = kernel_info(neuron, kind, options.training);
-  }
-  return Kernel(std::move(state));
+  return Kernel(std::make_shared<detail::KernelState>(neuron.graph(options.training.type), options));
 }
 
 }  // namespace flexsn

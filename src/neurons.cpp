@@ -114,14 +114,10 @@ struct Firing {
   }
 };
 
-const std::vector<Option> firing_options = {{"v_threshold", "1"},
-                                            {"v_reset", "0"},
-                                            {"detach_reset", "false"},
-                                            {"surrogate", "sigmoid"},
-                                            {"alpha", "none"}};
-
 std::vector<Option> with_firing(std::vector<Option> own, std::optional<Option> replaced = {}) {
-  for (Option option : firing_options)
+  for (const Option& option :
+       {Option{"v_threshold", "1"}, Option{"v_reset", "0"}, Option{"detach_reset", "false"},
+        Option{"surrogate", "sigmoid"}, Option{"alpha", "none"}})
     own.push_back(replaced && replaced->name == option.name ? *replaced : option);
   return own;
 }

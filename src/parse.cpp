@@ -23,9 +23,6 @@ struct Written {
   std::optional<Type> typed = {};  ///< f32(...) and the like
 };
 
-const std::vector<std::string> statement_words = {"input", "state", "param", "grad", "output", "next"};
-const std::vector<std::string> memory_words = {"f16", "bf16", "f32", "f64", "i32", "u8", "bool"};
-
 class Parser {
  public:
   Parser(std::string_view text, std::string_view file) : lexer_(text, file) {
@@ -173,7 +170,8 @@ class Parser {
       fail(join("there is no type '", token_.text, "'; use i32"));
     const std::optional<Mem> mem = mem_named(token_.text);
     if (!mem)
-      fail(join("unknown type '", token_.text, "'", did_you_mean(token_.text, memory_words),
+      fail(join("unknown type '", token_.text, "'",
+                did_you_mean(token_.text, {"f16", "bf16", "f32", "f64", "i32", "u8", "bool"}),
                 "; the types are f16, bf16, f32, f64, i32, u8 and bool"));
     take();
     return *mem;
@@ -215,7 +213,8 @@ class Parser {
     if (word == "output") return output_statement();
     if (word == "next") return of_statement(Gives::next);
     if (word == "grad") return grad_statement();
-    fail(join("unknown statement '", word, "'", did_you_mean(word, statement_words),
+    fail(join("unknown statement '", word, "'",
+              did_you_mean(word, {"input", "state", "param", "grad", "output", "next"}),
               "; it starts with input, state, param, output, next or %name ="));
   }
 

@@ -148,7 +148,8 @@ class Partitioner {
     out.bytes_kept = choice.bytes_kept;
     out.cost = choice.cost;
     out.floor = floor();
-    for (Id id : choice.handed) out.handed.push_back(handed(id, out.handed));
+    for (Id id : choice.handed)
+      if (!is_param(id)) out.handed.push_back(handed(id, out.handed));  // backward reads those by itself
     build_backward(out);
     if (choice.segment > 0) build_rebuild(out);
     out.forward = forward_part(joint_, out.handed);
@@ -209,12 +210,12 @@ class Partitioner {
     }
   }
 
-  /// A value of forward that is not there for backward anyhow, as constants, parameters, step and element
-  /// numbers and what depends on them only are.
+  /// A value of forward that is not there for backward anyhow, as constants, parameters (but for full ones),
+  /// step and element numbers and what depends on them only are.
   bool must_be_handed(Id id) const {
     const Node& node = joint_.at(id);
     if (backward_[id] || hoisted_[id]) return false;
-    if (node.op == Op::argument) return joint_.arguments[node.immediate].role != Role::param;
+    if (node.op == Op::argument) return !is_param(id) || is_input(id);
     return is_op(node) && !row_of(node.op).is_leaf();
   }
 
@@ -261,9 +262,18 @@ class Partitioner {
     return marked;
   }
 
-  bool is_input(Id id) const {
+  bool has_role(Id id, Role role) const {
     const Node& node = joint_.at(id);
-    return node.op == Op::argument && joint_.arguments[node.immediate].role == Role::input;
+    return node.op == Op::argument && joint_.arguments[node.immediate].role == role;
+  }
+
+  bool is_param(Id id) const { return has_role(id, Role::param); }
+
+  /// An input, or a parameter that is as large.
+  bool is_input(Id id) const {
+    if (!is_param(id)) return has_role(id, Role::input);
+    const std::vector<std::string>& full = training_.full_step_params;
+    return std::find(full.begin(), full.end(), joint_.arguments[joint_.at(id).immediate].name) != full.end();
   }
 
   double bytes_of(Id id) const { return static_cast<double>(size_of(memory_of(joint_, id))); }
@@ -620,6 +630,13 @@ void check(const Graph& joint, const Training& training) {
          " steps; leave the segment out, or let values be rebuilt");
   if (training.budget && !(*training.budget >= 0))
     fail("the budget must be a number of bytes of at least 0, found ", *training.budget);
+  std::vector<std::string> names;
+  for (const Argument& argument : joint.arguments)
+    if (argument.role == Role::param && argument.per_step) names.push_back(argument.name);
+  for (const std::string& name : training.full_step_params)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail("there is no parameter '", name, "' that changes with time", did_you_mean(name, names),
+           "; full_step_params may name no others");
   for (double cost : {training.costs.op, training.costs.keep, training.costs.room})
     if (!(cost >= 0) || cost > 1e6)
       fail("the costs of model '", training.costs.name, "' must be numbers from 0 to 1000000, found ", cost);

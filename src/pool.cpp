@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -12,6 +14,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "error.h"
 
 namespace flexsn {
 
@@ -134,14 +138,30 @@ Threads Pool::as_threads() {
           [this](std::int64_t count, const std::function<void(std::int64_t)>& task) { run(count, task); }};
 }
 
+ThreadCount thread_count(const char* asked, int processors) {
+  if (asked == nullptr || *asked == '\0') return {processors, ""};
+  const std::string_view text = asked;
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= most_threads)
+    return {count, ""};
+  return {processors,
+          shortened(join("FLEXSN_THREADS is '", text, "', but must be a number from 1 to ", most_threads,
+                         "; ", processors, processors == 1 ? " thread is" : " threads are",
+                         " used, as many as there are processors"))};
+}
+
 int default_thread_count() {
-  if (const char* text = std::getenv("FLEXSN_THREADS")) {
-    const int count = std::atoi(text);
-    if (count >= 1) return std::min(count, 1024);
-  }
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(CPU_COUNT(&allowed), 1);
-  return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+  const int processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                             ? CPU_COUNT(&allowed)
+                             : static_cast<int>(std::thread::hardware_concurrency());
+  const ThreadCount found =
+      thread_count(std::getenv("FLEXSN_THREADS"), std::clamp(processors, 1, most_threads));
+  static std::once_flag once;
+  if (!found.warning.empty())
+    std::call_once(once, [&] { std::fputs(join("flexsn: warning: ", found.warning, "\n").c_str(), stderr); });
+  return found.count;
 }
 
 }  // namespace flexsn

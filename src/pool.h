@@ -36,7 +36,18 @@ class Pool {
   std::shared_ptr<Shared> shared_;
 };
 
-/// As many threads as the process may use processors, unless $FLEXSN_THREADS says otherwise.
+inline constexpr int most_threads = 1024;
+
+/// How many threads there are by default, and what is wrong with what was asked for.
+struct ThreadCount {
+  int count = 1;
+  std::string warning;
+};
+/// `asked` is the text of $FLEXSN_THREADS, null or empty where it is not set: from 1 to `most_threads`.
+ThreadCount thread_count(const char* asked, int processors);
+
+/// As many threads as the process may use processors, unless $FLEXSN_THREADS says otherwise; what cannot be
+/// used of that is one warning on standard error in a process.
 int default_thread_count();
 
 }  // namespace flexsn

@@ -176,10 +176,10 @@ class Scheduler {
         return {rows ? Slot::Kind::load : Slot::Kind::param,
                 buffer({.holds = Holds::param,
                         .index = port.index,
-                        .name = argument.name,
+                        .name = whole_.arguments[port.index].name,  // a part may have to call it otherwise
                         .mem = argument.mem,
                         .lead = rows ? Lead::per_step : Lead::once,
-                        .map = map_of(argument, Map::scalar)})};
+                        .map = map_of(whole_.arguments[port.index], Map::scalar)})};
       }
       case What::state:
       case What::grad_state:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absent.h"
 #include "compile.h"
 #include "error.h"
 #include "simplify.h"
@@ -108,15 +109,60 @@ GradRequest request_of(const Graph& step, const Training& training) {
   return request;
 }
 
+namespace {
+
+/// A joint graph without the gradients that arrive at outputs other than `arriving`.
+Graph with_arriving(const Graph& joint, const std::vector<std::string>& arriving) {
+  std::vector<int> absent;
+  Part whole{.graph = joint, .arguments = {}, .results = std::vector<Port>(joint.results.size())};
+  for (const Argument& argument : joint.arguments) {
+    const int index = static_cast<int>(whole.arguments.size());
+    const bool at_output = argument.role == Role::grad_output;
+    if (at_output && !contains(arriving, joint.results[argument.of].name)) absent.push_back(index);
+    whole.arguments.push_back({at_output                          ? Port::What::grad_output
+                               : argument.role == Role::grad_next ? Port::What::grad_state
+                                                                  : Port::What::input,
+                               index});
+  }
+  Graph out = without_arriving(whole, absent).graph;
+  // A state that nothing arrives at passes on the zero that no sum can see.
+  for (std::size_t i = 0; i < out.results.size(); ++i) {
+    Result& result = out.results[i];
+    const bool of_state = result.gives == Gives::grad && out.arguments[result.of].role == Role::state;
+    if (of_state && out.at(result.value).op == Op::constant &&
+        joint.at(joint.results[i].value).op != Op::constant)
+      result.value = constant(out, value_type(result.mem), -0.0).id;
+  }
+  return out;
+}
+
+/// What `training` asks for of a graph that has its gradients already.
+Graph chosen_gradients(const Graph& joint, const Training& training) {
+  const auto fail = [&](const auto&... parts) { user_error("neuron '", joint.name, "': ", parts...); };
+  request_of(joint, training);  // for the names that are not there
+  Graph out = training.arriving ? with_arriving(joint, *training.arriving) : joint;
+  if (!has_gradients(out))
+    fail("no gradient arrives at an output or a state of it; name an output that has one in the graph");
+  for (const std::string& name : training.wanted)
+    if (std::none_of(out.results.begin(), out.results.end(), [&](const Result& result) {
+          return result.gives == Gives::grad && out.arguments[result.of].name == name;
+        }))
+      fail("it has its gradients already, and that of '", name,
+           "' is not among them; leave it out of what is wanted, or give the step it was made from");
+  // Gradients of states stay, wanted or not: they carry the others through time.
+  std::erase_if(out.results, [&](const Result& result) {
+    return result.gives == Gives::grad && out.arguments[result.of].role != Role::state &&
+           !training.wanted.empty() && !contains(training.wanted, out.arguments[result.of].name);
+  });
+  return verified(simplify(verified(std::move(out), "joint_of")), "simplify");
+}
+
+}  // namespace
+
 Graph joint_of(const Graph& step, const Training& training) {
   if (!has_gradients(step))
     return verified(simplify(verified(grad(step, request_of(step, training)), "grad")), "simplify");
-  if (!training.wanted.empty() || training.arriving)
-    user_error(
-        "neuron '", step.name,
-        "': it has its gradients already, so no others can be chosen; leave out what is wanted and what "
-        "arrives, or give the step it was made from");
-  return step;
+  return training.wanted.empty() && !training.arriving ? step : chosen_gradients(step, training);
 }
 
 Lowered lower(const Graph& step, const Training& training, const Layout& layout) {

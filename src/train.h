@@ -9,8 +9,9 @@ namespace flexsn {
 /// What `training` asks of grad; names that the step does not have are errors.
 GradRequest request_of(const ir::Graph& step, const Training& training);
 
-/// The joint graph of a simplified step, simplified in turn. A graph that has its gradients already stays as
-/// it is; `training` may then ask for no others.
+/// The joint graph of a simplified step, simplified in turn. Of a graph that has its gradients already, those
+/// that `training` asks for: the gradients of states stay, an output's that does not arrive takes part in no
+/// sum.
 ir::Graph joint_of(const ir::Graph& step, const Training& training);
 
 struct Lowered {

@@ -249,6 +249,33 @@ TEST_F(Cli, Explain) {
   expect_error(2, {"explain", "lif", "--T", "-1"}, "--T must be a whole number from 0");
 }
 
+TEST_F(Cli, ExplainWithShapes) {
+  const json channels =
+      parsed({"explain", "plif", "--shape", "64,32,8", "--param-shape", "w=32,1", "--json"});
+  EXPECT_EQ(channels.at("elements"), 64 * 32 * 8);
+  EXPECT_EQ(channels.at("shape"), json({64, 32, 8}));
+  EXPECT_EQ(channels.at("params").at(0).at("name"), "w");
+  EXPECT_EQ(channels.at("params").at(0).at("shape"), json({32, 1}));
+  EXPECT_EQ(channels.at("params").at(0).at("bytes"), 32 * 4);
+  EXPECT_EQ(channels.at("params").at(0).at("expanded"), 0);
+  const json spread = parsed({"explain", "plif", "--shape", "4,2,3", "--param-shape", "w=4,1,3", "--json"});
+  EXPECT_EQ(spread.at("params").at(0).at("expanded"), 24 * 4);
+  EXPECT_EQ(spread.at("inference").at("kernels").at(0).at("kernel"), "expand w");
+  EXPECT_EQ(spread.at("inference").at("kernels").at(0).at("written"), 24 * 4);
+  EXPECT_EQ(parsed({"explain", "lif", "--N", "6", "--shape", "2,3", "--json"}).at("elements"), 6);
+  EXPECT_EQ(parsed({"explain", "lif", "--json"}).at("shape"), json({1048576}));
+  expect_error(1, {"explain", "lif", "--N", "5", "--shape", "2,3"},
+               "5 elements are asked for, but the step's shape [2, 3] has 6; give one of the two");
+  expect_error(1, {"explain", "plif", "--shape", "2,3", "--param-shape", "w=2"}, "does not broadcast");
+  expect_error(1, {"explain", "plif", "--param-shape", "v=3"}, "there is no param 'v'");
+  expect_error(2, {"explain", "lif", "--shape", "2,-3"}, "--shape must be whole numbers from 0");
+  expect_error(2, {"explain", "lif", "--shape", "2,,3"}, "with commas between them, found '2,,3'");
+  expect_error(2, {"explain", "plif", "--param-shape", "w"}, "--param-shape must be NAME=DIMS");
+  expect_error(2, {"explain", "plif", "--param-shape", "w=x"},
+               "the shape in --param-shape w=x must be whole numbers");
+  expect_error(2, {"explain", "plif", "--param-shape", "w=1", "--param-shape", "w=1"}, "given twice for 'w'");
+}
+
 TEST_F(Cli, CheckComparesGradientsAndPlans) {
   const json checked =
       parsed({"check", "lif", "lif:surrogate=super_spike", corpus + "/integers.fsn", "--json"});
@@ -265,6 +292,8 @@ TEST_F(Cli, CheckComparesGradientsAndPlans) {
   EXPECT_NE(all.find("none: "), std::string::npos) << all;
   const std::string digest = output({"check", "lif", "--digest"});
   EXPECT_EQ(digest, output({"check", "lif", "--digest"}));
+  EXPECT_EQ(nlohmann::json::parse(output({"check", "lif", "--digest", "--json"}))[0]["digest"],
+            digest.substr(0, 64));
   EXPECT_EQ(digest.size(), 64 + std::string("  lif\n").size());
   EXPECT_NE(digest.substr(0, 64), output({"check", "lif:tau=3", "--digest"}).substr(0, 64));
   // The same on every machine: emulated aarch64 and x86-64 agree on it.

@@ -453,9 +453,38 @@ TEST(Cpu, KernelsOnDiskAreUsedAndBadOnesReplaced) {
     EXPECT_EQ(works(), "");
     EXPECT_EQ(content(), good);
   }
+  // Intact, but not what links: no object, one with nothing in it, one that needs what is not there.
+  const std::size_t kind = good.find("\ncpu\n") + 5;
+  std::size_t digits = 0;
+  const std::size_t length = std::stoul(good.substr(kind), &digits);
+  const std::string key = good.substr(kind + digits + 1, length);
+  ASSERT_TRUE(store.load("cpu", key).has_value());
+  const std::string called =
+      "define void @flexsn_step(ptr %s, i64 %t, i64 %b, i64 %f, i64 %e) {\n  call void @nowhere()\n  ret "
+      "void\n}\ndeclare void @nowhere()\n";
+  for (const std::string& bad :
+       {std::string("garbage"), compile_object("", host_isa()), compile_object(called, host_isa())}) {
+    ASSERT_TRUE(store.save("cpu", key, bad));
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(works(), "");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(content(), good);
+  }
   // A disk that cannot be written costs the keeping, not the run.
   EXPECT_EQ(broken(CpuKernel(plan, Store("/proc/nowhere")), {.steps = 3, .elements = 20}, 1), "");
   std::filesystem::remove_all(home);
+}
+
+TEST(Cpu, AnOlderProcessorIsRefused) {
+  std::vector<std::string> features = {"avx",  "avx2",  "fma",   "f16c",  "bmi",
+                                       "bmi2", "lzcnt", "movbe", "sse4.2"};
+  EXPECT_EQ(missing_in(features), "");
+  std::erase(features, "movbe");
+  std::erase(features, "avx2");
+  EXPECT_EQ(missing_in(features),
+            "CPU kernels need an x86-64-v3 processor, but this one lacks avx2, movbe; use the interpreter "
+            "(target \"interpreter\"), which gives the same bits");
+  EXPECT_NE(missing_in({}), "");
 }
 
 TEST(Cpu, OneKernelRunsFromSeveralThreadsAtOnce) {

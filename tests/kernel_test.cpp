@@ -1,16 +1,41 @@
 // Kernels on the caller's arrays: the bits of run and run_backward, whatever the target; and what is refused.
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <span>
 #include <thread>
 
-#include "error.h"
-#include "executable.h"
-#include "flexsn/flexsn.h"
+#include "bind.h"
+#include "kernels.h"
 #include "random.h"
 
 namespace flexsn {
 namespace {
+
+// Made before main: nothing of the library may wait for the initialisers of its own files.
+const Kernel early = compile(neuron_named("lif:surrogate=atan"), {.target = "interpreter", .threads = 1});
+const std::string early_problem = [] {
+  try {
+    parse_neuron("neuron n { inptu x : f32 }");
+  } catch (const UserError& error) {
+    return std::string(error.what());
+  }
+  return std::string();
+}();
+
+/// The text of the UserError that `call` throws.
+template <class Call>
+std::string error(const Call& call) {
+  try {
+    call();
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "no error";
+}
 
 std::vector<std::string> targets() {
   std::vector<std::string> names = {"interpreter"};
@@ -245,6 +270,59 @@ TEST(Kernel, RowsMayStandApartAndThereMayBeNone) {
   }
 }
 
+TEST(Kernel, StatesAreWantedLastAsSequencesOrBoth) {
+  for (const std::string& target : targets())
+    for (std::int64_t length : {steps, std::int64_t{0}})
+      for (bool training : {false, true}) {
+        Case c(7, true);
+        const std::vector<std::int64_t> whole = {length, batch, channels, pixels};
+        for (auto* arrays : {&c.arguments.inputs, &c.arguments.params})
+          for (auto& [name, array] : *arrays)
+            if (array.shape[0] == steps) {
+              array.shape[0] = length;
+              array.bytes.resize(static_cast<std::size_t>(array.size()) * size_of(array.type));
+            }
+        const Results all = run(odd, c.arguments);
+        c.arguments.state_sequences = false;
+        const Results last = run(odd, c.arguments);
+        const Kernel kernel = compile(odd, {.training = {.state_sequences = true}, .target = target});
+        flexsn::Run r = kernel.bind({length, shape}).first_step(c.arguments.first_step);
+        for (auto& [name, array] : c.arguments.inputs) r.in(name, array);
+        for (auto& [name, array] : c.arguments.params) r.param(name, array, array.shape);
+        std::map<std::string, Array> states = c.arguments.states;
+        Array u(Mem::f32, whole), n(Mem::i32, whole), last_n(Mem::i32, shape);
+        r.first_state("u", states.at("u")).state_sequence("u", u);
+        r.state("w", states.at("w"));
+        r.first_state("n", states.at("n")).last_state("n", last_n).state_sequence("n", n);
+        std::vector<std::byte> workspace(r.workspace_bytes());
+        training ? r.forward(workspace) : r.inference();
+        expect_same(all.states.at("u"), u, target + " u");
+        expect_same(all.states.at("n"), n, target + " n");
+        expect_same(last.states.at("n"), last_n, target + " last n");
+        expect_same(last.states.at("w"), states.at("w"), target + " last w");
+        expect_same(c.arguments.states.at("u"), states.at("u"), target + " first u");
+      }
+}
+
+TEST(Kernel, WithoutStepsALastStateIsStillOfItsType) {
+  const Neuron latch = neuron("latch", [](Step& s) {
+    const auto on = s.state("on", 0, Mem::b8), x = s.state("x");
+    s.next(on, on | (s.input("i") > 0));
+    s.next(x, x * 0.5);
+  });
+  for (const std::string& target : targets())
+    for (bool sequences : {false, true}) {
+      std::vector<std::uint8_t> bytes = {0, 1, 2, 255}, last(4, 77);
+      std::vector<float> none;
+      flexsn::Run r = compile(latch, {.target = target}).bind({0, {4}});
+      r.in("i", none).first_state("on", View(bytes.data(), Mem::b8, 4));
+      r.last_state("on", View(last.data(), Mem::b8, 4));
+      if (sequences) r.state_sequence("x", none);
+      r.inference();
+      EXPECT_EQ(last, (std::vector<std::uint8_t>{0, 1, 1, 1})) << target << sequences;
+    }
+}
+
 TEST(Kernel, NeuronsThatShareAKernelKeepTheirNames) {
   const auto square = [](const char* in, const char* out) {
     return neuron("square", [=](Step& s) {
@@ -265,6 +343,26 @@ TEST(Kernel, NeuronsThatShareAKernelKeepTheirNames) {
       EXPECT_EQ(gx[0], 12) << in;
       EXPECT_EQ(gk[0], 9) << in;
     }
+  }
+}
+
+// The part of backward has an argument of its own called grad_v, so it must call the parameter otherwise.
+TEST(Kernel, AParameterMayBeCalledLikeAGradient) {
+  const Neuron awkward = neuron("awkward", [](Step& s) {
+    const auto x = s.input("x"), v = s.state("v"), gain = s.param("grad_v", 1);
+    s.output("y", v * gain);
+    s.next(v, v * gain + x);
+  });
+  for (const std::string& target : targets()) {
+    const Kernel kernel = compile(awkward, {.training = {.saving = Saving::per_step}, .target = target});
+    const std::vector<float> x(6, 1.f), gain = {2, 3}, ones(6, 1.f);
+    std::vector<float> y(6), grad(6);
+    flexsn::Run bound = kernel.bind({3, {2}});
+    bound.in("x", x).param("grad_v", gain, {2}).out("y", y);
+    std::vector<std::byte> workspace(bound.workspace_bytes());
+    bound.forward(workspace);
+    bound.backward(workspace, {{"y", ones}}, {{"x", grad}});
+    EXPECT_EQ(grad, (std::vector<float>{6, 12, 2, 3, 0, 0})) << target;
   }
 }
 
@@ -293,15 +391,260 @@ TEST(Kernel, OneKernelServesManyThreads) {
   }
 }
 
-TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
-  const auto error = [](const auto& call) {
-    try {
-      call();
-    } catch (const UserError& e) {
-      return std::string(e.what());
-    }
-    return std::string("no error");
+TEST(Kernel, DescribesItself) {
+  const Training training{.wanted = {"x", "tau"}};
+  const Kernel kernel = compile(odd, {.training = training, .target = "interpreter"});
+  for (Kind kind : {Kind::inference, Kind::inference_final_state, Kind::forward, Kind::backward}) {
+    const KernelInfo expected = kernel_info(odd, kind, training);
+    EXPECT_EQ(kernel.info(kind).reads, expected.reads);
+    EXPECT_EQ(kernel.info(kind).writes, expected.writes);
+    EXPECT_EQ(&kernel.info(kind), &kernel.info(kind));
+  }
+  EXPECT_EQ(early.info(Kind::inference).neuron, "lif");
+  EXPECT_NE(early_problem.find("unknown statement 'inptu' (did you mean 'input'?)"), std::string::npos)
+      << early_problem;
+}
+
+TEST(Kernel, WhatIsWrittenOverlapsNothingElse) {
+  const std::string own = "what is written must overlap nothing else, so give it memory of its own";
+  const auto said = [&](const char* a, const char* b) {
+    return join("neuron 'lif': ", a, " and ", b, " share memory; ", own);
   };
+  const Kernel kernel = compile(neuron_named("lif"), {.target = "interpreter"});
+  constexpr std::int64_t T = 3, N = 4;
+  std::vector<float> x(T * N, 1), s(T * N), v(N), w(N), all(8 * T * N);
+  const auto fresh = [&] {
+    flexsn::Run r = kernel.bind({T, {N}});
+    r.in("x", x).out("s", s).state("v", v);
+    return r;
+  };
+  EXPECT_EQ(error([&] { fresh().inference(); }), "no error");
+  EXPECT_EQ(error([&] { fresh().out("s", x).inference(); }), said("input 'x'", "output 's'"));
+  EXPECT_EQ(error([&] {
+              fresh().in("x", View(all.data(), T * N)).out("s", View(&all[T * N - 1], T * N)).inference();
+            }),
+            said("input 'x'", "output 's'"));
+  EXPECT_EQ(
+      error([&] { fresh().in("x", View(all.data(), T * N)).out("s", View(&all[T * N], T * N)).inference(); }),
+      "no error");
+  EXPECT_EQ(error([&] { fresh().last_state("v", View(&s[N], N)).inference(); }),
+            said("the last state 'v'", "output 's'"));
+  EXPECT_EQ(error([&] { fresh().state_sequence("v", s).inference(); }),
+            said("the sequence of state 'v'", "output 's'"));
+  EXPECT_EQ(error([&] {
+              fresh().first_state("v", View(&all[1], N)).last_state("v", View(&all[0], N)).inference();
+            }),
+            "neuron 'lif': state 'v' and the last state 'v' share memory; a state may be written where it is "
+            "read, but then at exactly the same place");
+  EXPECT_EQ(error([&] { fresh().first_state("v", w).last_state("v", v).inference(); }), "no error");
+
+  // Rows of one array beside each other, and rows that only seem to be.
+  const auto rows = [&](std::int64_t from, std::int64_t stride) {
+    return View(&all[static_cast<std::size_t>(from)], (T - 1) * stride + N).rows_every(stride);
+  };
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 2 * N)).out("s", rows(N, 2 * N)).inference(); }), "no error");
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 2 * N)).out("s", rows(N - 1, 2 * N)).inference(); }),
+            said("input 'x'", "output 's'"));
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 2 * N)).out("s", rows(N + 1, 2 * N)).inference(); }),
+            said("input 'x'", "output 's'"));
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 4 * N)).out("s", rows(2 * N, 3 * N)).inference(); }),
+            said("input 'x'", "output 's'"));
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 4 * N)).out("s", rows(N, 2 * N)).inference(); }), "no error");
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 2 * N)).last_state("v", View(&all[N], N)).inference(); }),
+            "no error");
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 0)).out("s", rows(N, N)).inference(); }), "no error");
+  EXPECT_EQ(error([&] { fresh().in("x", rows(0, 0)).out("s", rows(N - 1, N)).inference(); }),
+            said("input 'x'", "output 's'"));
+
+  flexsn::Run r = fresh();
+  std::vector<std::byte> workspace(r.workspace_bytes());
+  EXPECT_EQ(error([&] {
+              r.forward(std::span(reinterpret_cast<std::byte*>(all.data()), sizeof(float) * all.size()));
+            }),
+            "no error");
+  EXPECT_EQ(error([&] {
+              fresh()
+                  .in("x", View(&all[5], T * N))
+                  .forward(std::span(reinterpret_cast<std::byte*>(all.data()), sizeof(float) * all.size()));
+            }),
+            said("input 'x'", "the workspace"));
+  r.forward(workspace);
+  std::vector<float> gs(T * N, 1), gx(T * N), gv(N, 1);
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"s", gs}}, {{"x", gs}}); }),
+            said("the gradient of output 's'", "the gradient of 'x'"));
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"s", gs}}, {{"x", x}}); }),
+            said("the gradient of 'x'", "input 'x'"));
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"s", gs}}, {{"x", gx}, {"v", View(gx.data(), N)}}); }),
+            said("the gradient of 'v'", "the gradient of 'x'"));
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"s", gs}, {"v", gv}}, {{"x", gx}, {"v", gv}}); }),
+            "no error");
+  std::vector<float> in_place = gv, elsewhere(N), arrives(N, 1);
+  r.backward(workspace, {{"s", gs}, {"v", arrives}}, {{"v", elsewhere}});
+  EXPECT_EQ(in_place, elsewhere);
+}
+
+TEST(Kernel, AWorkspaceBelongsToTheLastForward) {
+  for (const std::string& target : targets()) {
+    const Kernel kernel = compile(neuron_named("lif"), {.target = target});
+    std::vector<float> x(12, 1), g(12, 1), gx(12);
+    flexsn::Run a = kernel.bind({3, {4}}).in("x", x), b = kernel.bind({3, {4}}).in("x", x);
+    std::vector<std::byte> workspace(a.workspace_bytes());
+    a.forward(workspace);
+    a.backward(workspace, {{"s", g}}, {{"x", gx}});
+    a.backward(workspace, {{"s", g}}, {{"x", gx}});
+    b.forward(workspace);
+    EXPECT_EQ(error([&] { a.backward(workspace, {{"s", g}}, {{"x", gx}}); }),
+              "neuron 'lif': another forward has used this workspace since, or something else has written to "
+              "it; give each run a workspace of its own, and run forward again");
+    b.backward(workspace, {{"s", g}}, {{"x", gx}});
+    a.forward(workspace);
+    a.backward(workspace, {{"s", g}}, {{"x", gx}});
+  }
+}
+
+TEST(Kernel, NothingIsCopiedBeforeAllInputsAreBound) {
+  const Kernel kernel = compile(odd, {.training = {.saving = Saving::rebuild}, .target = "interpreter"});
+  Array u(Mem::f32, shape, 3);
+  flexsn::Run r = kernel.bind({steps, shape}).first_state("u", u);
+  std::vector<std::byte> workspace(r.workspace_bytes(), std::byte{7});
+  const std::vector<std::byte> before = workspace;
+  EXPECT_EQ(error([&] { r.forward(workspace); }),
+            "neuron 'odd': input 'x' is not bound; give it with in(\"x\", ...)");
+  EXPECT_EQ(workspace, before);
+}
+
+TEST(Kernel, RangesHoldAtEachRun) {
+  const std::string wrong =
+      "neuron 'odd': param 'tau' has the value 11 at place 300, which is outside its range [1, 10]; change "
+      "the "
+      "value, or the range where the parameter is declared";
+  const std::int64_t many = 600;
+  Array x(Mem::f32, {1, many}), y(Mem::f16, {1, many}), tau(Mem::f32, {many}, 2), z(Mem::f32, {1, many}),
+      g(Mem::f32, {1, many}, 1), gx(Mem::f32, {1, many});
+  flexsn::Run r = compile(odd, {.target = "interpreter"}).bind({1, {many}});
+  r.in("x", x).in("y", y).param("tau", tau, {many}).out("z", z);
+  std::vector<std::byte> workspace(r.workspace_bytes());
+  r.forward(workspace);
+  tau.set(300, 11);
+  EXPECT_EQ(error([&] { r.inference(); }), wrong);
+  EXPECT_EQ(error([&] { r.backward(workspace, {{"z", g}}, {{"x", gx}}); }), wrong);
+  EXPECT_EQ(error([&] { r.forward(workspace); }), wrong);
+  tau.set(300, 10);
+  r.backward(workspace, {{"z", g}}, {{"x", gx}});
+}
+
+TEST(Kernel, WhatWasMovedAwaySaysSo) {
+  Kernel kernel = compile(neuron_named("lif"), {.target = "interpreter"});
+  flexsn::Run a = kernel.bind({0, {1}});
+  const flexsn::Run b = std::move(a);
+  EXPECT_EQ(error([&] { a.inference(); }),
+            "this run was moved to another; use that one, or bind the kernel again");
+  EXPECT_EQ(error([&] { a.first_step(1); }),
+            "this run was moved to another; use that one, or bind the kernel again");
+  const Kernel other = std::move(kernel);
+  EXPECT_EQ(error([&] { kernel.bind({0, {1}}); }),
+            "this kernel was moved to another; use that one, or compile the neuron again");
+}
+
+TEST(View, IsOfWhatOutlivesTheCall) {
+  using Floats = std::vector<float>;
+  EXPECT_TRUE((std::is_constructible_v<View, Floats&> && std::is_constructible_v<View, const Floats&>));
+  EXPECT_TRUE((std::is_constructible_v<View, std::span<float>> &&
+               std::is_constructible_v<View, std::span<const double>> &&
+               std::is_constructible_v<View, float(&)[3]> && std::is_constructible_v<View, Array&> &&
+               std::is_constructible_v<View, const Array&> && std::is_constructible_v<View, View>));
+  EXPECT_FALSE((std::is_constructible_v<View, Floats> || std::is_constructible_v<View, const Floats> ||
+                std::is_constructible_v<View, std::array<float, 3>> || std::is_constructible_v<View, Array> ||
+                std::is_constructible_v<View, const Array>));
+  EXPECT_FALSE(View(std::span<const float>()).writable());
+}
+
+TEST(Threads, AreAsManyAsAskedFor) {
+  const auto text = [](const char* asked) {
+    return join(
+        "FLEXSN_THREADS is '", asked,
+        "', but must be a number from 1 to 1024; 6 threads are used, as many as there are processors");
+  };
+  for (const char* asked :
+       {"abc", "0", "-1", "9999999", "99999999999999999999", "3 ", " 3", "3x", "1025", "+3"}) {
+    EXPECT_EQ(thread_count(asked, 6).count, 6) << asked;
+    EXPECT_EQ(thread_count(asked, 6).warning, text(asked));
+  }
+  for (const char* asked : {"1", "3", "1024"}) {
+    EXPECT_EQ(thread_count(asked, 6).count, std::stoi(asked));
+    EXPECT_EQ(thread_count(asked, 6).warning, "");
+  }
+  EXPECT_EQ(thread_count(nullptr, 6).count, 6);
+  EXPECT_EQ(thread_count("", 6).warning, "");
+}
+
+TEST(Threads, WarnOnceInAProcess) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], 2);
+    setenv("FLEXSN_THREADS", "many", 1);
+    const bool same = default_thread_count() == default_thread_count();
+    _exit(same ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string text(4096, '\0');
+  std::size_t filled = 0;
+  for (ssize_t got = 1; got > 0; filled += static_cast<std::size_t>(got))
+    got = read(ends[0], text.data() + filled, text.size() - filled);
+  close(ends[0]);
+  text.resize(filled);
+  int status = 1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(text.starts_with("flexsn: warning: FLEXSN_THREADS is 'many', but must be")) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+TEST(Broadcast, FindsTheEntryOfEachElement) {
+  Random random(3);
+  int maps[4] = {};
+  for (int trial = 0; trial < 3000; ++trial) {
+    Shape step, param;
+    for (std::uint64_t left = random.next() % 5; left > 0; --left)
+      step.push_back(static_cast<std::int64_t>(random.next() % (left == 2 ? 2 : 4)) + (left != 2));
+    const std::size_t skipped = random.next() % (step.size() + 1);
+    for (std::size_t i = skipped; i < step.size(); ++i) param.push_back(random.next() % 2 ? step[i] : 1);
+    const std::optional<Broadcast> found = broadcast(step, param);
+    ASSERT_TRUE(found) << text_of(step) << text_of(param);
+    ++maps[found->spread ? 3 : static_cast<int>(found->map)];
+    const std::int64_t entries = elements_of(param), elements_of_step = elements_of(step), rows = 2;
+    std::vector<std::int32_t> from(static_cast<std::size_t>(rows * entries)),
+        to(static_cast<std::size_t>(rows * elements_of_step), -1);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::int32_t>(i);
+    spread_out(step, param, sizeof from[0], rows, from.data(), to.data());
+    for (std::int64_t n = 0; n < rows * elements_of_step; ++n) {
+      std::int64_t rest = n % elements_of_step, entry = 0, stride = 1;
+      for (std::size_t i = 1; i <= param.size(); ++i) {
+        const std::int64_t dim = param[param.size() - i], whole = step[step.size() - i];
+        entry += dim == 1 ? 0 : rest % whole * stride;
+        rest /= whole;
+        stride *= dim;
+      }
+      ASSERT_EQ(to[static_cast<std::size_t>(n)], n / elements_of_step * entries + entry)
+          << text_of(step) << text_of(param) << n;
+      const std::int64_t place = n % elements_of_step;
+      if (found->spread) continue;
+      const std::int64_t mapped = found->map == Map::scalar    ? 0
+                                  : found->map == Map::element ? place
+                                                               : place / found->inner % found->count;
+      ASSERT_EQ(entry, mapped) << text_of(step) << text_of(param);
+    }
+  }
+  for (int count : maps) EXPECT_GT(count, 20);
+  EXPECT_FALSE(broadcast({2, 3}, {2}));
+  EXPECT_FALSE(broadcast({3}, {1, 3}));
+  EXPECT_FALSE(broadcast({1}, {3}));
+  EXPECT_FALSE(broadcast({3}, {0}));
+}
+
+TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
   const Kernel kernel = compile(odd, {.target = "interpreter"});
   Case c(6);
   flexsn::Run r = c.bind(kernel);
@@ -403,6 +746,17 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
             "neuron 'twin': 'v' is an output and a state, so it does not say where the gradient arrives; "
             "rename one of "
             "them");
+  const Neuron of_x =
+      parse_neuron(show(neuron_named("plif"), {.stage = Stage::joint, .training = {.wanted = {"x"}}}));
+  flexsn::Run p = compile(of_x, {.target = "interpreter"}).bind({1, {1}}).in("x", one);
+  std::vector<float> gradient(1), arrives(1);
+  room.resize(p.workspace_bytes());
+  p.forward(room);
+  EXPECT_EQ(error([&] { p.backward(room, {{"s", arrives}}, {{"x", gradient}}); }), "no error");
+  EXPECT_EQ(
+      error([&] { p.backward(room, {{"s", arrives}}, {{"w", gradient}}); }),
+      "neuron 'plif': the gradient of 'w' is not there: the graph, which has its gradients already, does "
+      "not give it");
   const Neuron hard = neuron("hard", [](Step& s) { s.output("z", s.input("x") > 0); });
   EXPECT_NE(error([&] {
               compile(hard, {.target = "interpreter"}).bind({1, {1}}).workspace_bytes();

@@ -466,8 +466,9 @@ TEST(Explain, CountsEveryByte) {
   EXPECT_EQ(lif.floor, (5 * steps + 4) * row);
   const Explanation plif = explain(neuron_named("plif"), {.steps = steps, .elements = elements});
   ASSERT_EQ(plif.training.size(), 3u);
-  EXPECT_EQ(plif.training[2].kernel.find("reduce "), 0u);
-  EXPECT_EQ(plif.training[2].read, row);
+  EXPECT_EQ(plif.training[2].kernel, "reduce w");
+  EXPECT_EQ(plif.training[2].read, row + 4);  // the sum goes through memory on its way into its own type
+  EXPECT_EQ(plif.training[2].written, 4 + 4);
   for (const char* name : neurons) {
     const Explanation out = explain(neuron_named(name), {.steps = 64, .elements = 4096});
     EXPECT_GE(out.ratio, 1) << name;
@@ -476,7 +477,169 @@ TEST(Explain, CountsEveryByte) {
   EXPECT_EQ(explain(neuron_named("lif"), {.steps = 0}).training_passes, 0);
 }
 
+/// The kernels of one name, added up.
+Traffic kernel(const std::vector<Traffic>& kernels, const std::string& name) {
+  Traffic sum{.kernel = name};
+  for (const Traffic& one : kernels)
+    if (one.kernel == name) {
+      sum.read += one.read, sum.written += one.written;
+      sum.read_per_step += one.read_per_step, sum.written_per_step += one.written_per_step;
+    }
+  return sum;
+}
+
+TEST(Explain, CountsParametersOfEveryShape) {
+  // Gradients of x need w and gate, that of w needs x.
+  const Neuron line = neuron("line", [](Step& s) {
+    const auto x = s.input("x"), w = s.param("w", 1), gate = s.step_param("gate", 1);
+    s.output("y", x * w * gate);
+  });
+  constexpr std::int64_t steps = 10, n = 4 * 2 * 3, row = 4 * n, pass = steps * row;
+  using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+  const auto explained = [&](const Shapes& shapes, const std::vector<std::string>& wanted) {
+    return explain(line, {.steps = steps,
+                          .shape = {{4, 2, 3}},
+                          .param_shapes = shapes,
+                          .training = {.wanted = wanted, .saving = Saving::per_step}});
+  };
+  const auto forward = [&](const Shapes& shapes) {
+    return kernel(explained(shapes, {"x"}).training, "forward").read;
+  };
+  EXPECT_EQ(forward({}), pass + 4 + 4);  // two defaults, an entry each
+  EXPECT_EQ(forward({{"w", {}}}), pass + 4 + 4);
+  EXPECT_EQ(forward({{"w", {3}}}), pass + 3 * 4 + 4);
+  EXPECT_EQ(forward({{"w", {2, 1}}}), pass + 2 * 4 + 4);
+  EXPECT_EQ(forward({{"w", {4, 2, 3}}}), pass + row + 4);
+  EXPECT_EQ(forward({{"gate", {steps}}}), pass + 4 + steps * 4);
+  EXPECT_EQ(forward({{"gate", {steps, 3}}}), pass + 4 + steps * 3 * 4);
+  EXPECT_EQ(forward({{"gate", {steps, 4, 2, 3}}}), pass + 4 + pass);
+
+  // Full size: backward reads both again, one like a first state, one like an input.
+  const Explanation full = explained({{"w", {4, 2, 3}}, {"gate", {steps, 4, 2, 3}}}, {"x"});
+  EXPECT_EQ(full.elements, n);
+  EXPECT_EQ(kernel(full.training, "backward").read, pass + row + pass);
+  EXPECT_DOUBLE_EQ(kernel(full.training, "backward").read_per_step, 8);
+  EXPECT_EQ(full.kept_alive, row + pass);
+  EXPECT_DOUBLE_EQ(full.kept_alive_per_step, 4);
+  EXPECT_EQ(full.floor, 6 * pass + row);  // x, gate, y; the gradients of y and x, gate again; w
+  EXPECT_NE(full.text.find("gate (f32): a parameter with an entry for each element and step, read again"),
+            std::string::npos);
+  EXPECT_NE(full.text.find("and, like inputs, the full size of gate\n"), std::string::npos);
+
+  // Two dimensions with one that is summed between them: no map fits.
+  const Explanation spread = explained({{"w", {4, 1, 3}}, {"gate", {steps, 4, 1, 3}}}, {"x"});
+  ASSERT_EQ(spread.params.size(), 2u);
+  EXPECT_EQ(spread.params[1].name, "w");
+  EXPECT_EQ(spread.params[1].bytes, 12 * 4);
+  EXPECT_EQ(spread.params[1].expanded, row);
+  const Traffic twice = kernel(spread.training, "expand w");  // for forward and for backward
+  EXPECT_EQ(twice.read, 2 * 12 * 4);
+  EXPECT_EQ(twice.written, 2 * row);
+  EXPECT_EQ(kernel(spread.training, "expand gate").written, 2 * pass);
+  EXPECT_DOUBLE_EQ(kernel(spread.training, "expand gate").written_per_step, 2 * 4);
+  EXPECT_EQ(kernel(spread.training, "forward").read, pass + row + pass);
+  EXPECT_EQ(kernel(spread.inference, "expand w").written, row);
+  EXPECT_EQ(spread.floor, 4 * pass + (1 + steps) * 12 * 4);  // nobody must expand
+  EXPECT_EQ(spread.kept_alive, (1 + steps) * 12 * 4);
+  EXPECT_NE(spread.text.find("N = 24 of shape [4, 2, 3]"), std::string::npos);
+  EXPECT_NE(
+      spread.text.find("param 'w' of shape [4, 1, 3] is expanded to [4, 2, 3]: 96 B written once a call\n"),
+      std::string::npos);
+  EXPECT_NE(
+      spread.text.find("param 'gate' of shape [10, 4, 1, 3] is expanded to [4, 2, 3] for each step: 960 B "
+                       "written once a call\n"),
+      std::string::npos);
+
+  // Sums over elements: what backward wrote is read, one dimension after the other is summed.
+  const auto reduced = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const Explanation out = explained({{name, shape}}, {name});
+    return std::pair(kernel(out.training, "reduce " + name).read,
+                     kernel(out.training, "reduce " + name).written);
+  };
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(reduced("w", {}), Pair(row + 4, 4 + 4));
+  EXPECT_EQ(reduced("w", {3}), Pair(row + 12, 12 + 12));
+  EXPECT_EQ(reduced("w", {2, 1}), Pair(row + 32 + 8, 32 + 8 + 8));  // 3 away, then 4
+  EXPECT_EQ(reduced("w", {4, 2, 3}), Pair(row + row, row + row));
+  EXPECT_EQ(reduced("gate", {steps}), Pair(pass + steps * 4, steps * (4 + 4)));
+  EXPECT_EQ(reduced("gate", {steps, 4, 1, 3}), Pair(pass + steps * 48, steps * (48 + 48)));
+  const Explanation gradient = explained({{"w", {4, 2, 3}}}, {"w"});
+  EXPECT_EQ(kernel(gradient.training, "backward").written, row);
+}
+
+TEST(Partition, AFullStepParameterCostsLikeAnInput) {
+  // The gradient needs only on which side of zero the gate was.
+  const Neuron gated = neuron("gated", [](Step& s) {
+    const auto x = s.input("x"), gate = s.step_param("gate", 1);
+    s.output("y", select(gate > 0, x, 0.25 * x));
+  });
+  const Partition small = parts_of(gated, {.wanted = {"x"}});
+  EXPECT_EQ(small.bytes_kept, 0);
+  const Partition large = parts_of(gated, {.wanted = {"x"}, .full_step_params = {"gate"}});
+  ASSERT_EQ(large.handed.size(), 1u);
+  EXPECT_EQ(large.handed[0].mem, Mem::b8);
+  EXPECT_EQ(large.bytes_kept, 1);
+  EXPECT_EQ(large.floor, 2);
+  // Read again where nothing is cheaper, and then as the parameter that it is.
+  const Neuron scaled =
+      neuron("scaled", [](Step& s) { s.output("y", s.input("x") * s.step_param("gate", 1)); });
+  const Partition again = parts_of(scaled, {.wanted = {"x"}, .full_step_params = {"gate"}});
+  EXPECT_TRUE(again.handed.empty());
+  EXPECT_EQ(again.bytes_kept, 4);
+  EXPECT_EQ(again.floor, 4);
+  EXPECT_THROW(parts_of(scaled, {.wanted = {"x"}, .budget = 3, .full_step_params = {"gate"}}), UserError);
+  for (Saving saving : savings)
+    for (std::uint64_t seed = 0; seed < 12; ++seed)
+      for (const Neuron& neuron : {gated, scaled, odd})
+        EXPECT_EQ(law_broken(neuron.graph(), {.saving = saving, .full_step_params = {"gate"}}, seed), "")
+            << neuron.name() << " " << static_cast<int>(saving) << " " << seed;
+}
+
 // ---- errors ----------------------------------------------------------------------------------------------
+
+/// Gradients chosen from a graph that has all of them, against those of the step for that choice alone.
+std::string broken_choice(std::uint64_t seed, int* compared) {
+  Dice dice(seed);
+  Graph step = compile(random_graph(seed), Stage::simplified);
+  for (std::size_t i = 0; i < step.arguments.size(); ++i) step.arguments[i].name = join("argument ", i);
+  for (std::size_t i = 0; i < step.results.size(); ++i)
+    if (step.results[i].gives == Gives::output) step.results[i].name = join("output ", i);
+  Training training;
+  for (const Argument& argument : step.arguments)
+    if (is_float(value_type(argument.mem)) && dice.chance(0.5)) training.wanted.push_back(argument.name);
+  if (dice.chance(0.7)) training.arriving.emplace();
+  for (const Result& result : step.results)
+    if (training.arriving && result.gives == Gives::output && is_float(value_type(result.mem)) &&
+        dice.chance(0.5))
+      training.arriving->push_back(result.name);
+  Graph chosen, direct;
+  try {
+    direct = joint_of(step, training);
+    chosen = joint_of(joint_of(step, {}), training);
+  } catch (const UserError&) {
+    return "";  // no gradient flows to what is wanted
+  }
+  // A gradient that reaches nothing wanted is an argument of the one and not of the other.
+  if (direct.arguments.size() != chosen.arguments.size()) return "";
+  ++*compared;
+  const Trial trial(direct, training, seed), same(chosen, training, seed);
+  const Trial::Outcome law = trial.by_law();
+  if (const std::string found = difference(law, same.by_law()); !found.empty()) return "law: " + found;
+  return difference(
+      law, same.by_plans(schedule_training(chosen, partition(chosen, training), training, same.layout())));
+}
+
+TEST(Plan, AGraphWithItsGradientsGivesThoseThatAreAskedFor) {
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed)
+    ASSERT_EQ(broken_choice(seed, &compared), "") << seed << "\n" << print(random_graph(seed));
+  EXPECT_GT(compared, 100);
+  const Neuron plif = neuron_named("plif"), joint = parse_neuron(show(plif, {.stage = Stage::joint}));
+  for (const Training& training :
+       {Training{.wanted = {"x"}}, {.wanted = {"w"}}, {.wanted = {"x", "v"}}, {.arriving = {{}}}})
+    EXPECT_EQ(show(joint, {.stage = Stage::plan, .training = training}),
+              show(plif, {.stage = Stage::plan, .training = training}));
+}
 
 TEST(Plan, WrongRequestsAreNamed) {
   const auto error = [](const auto& call) {
@@ -525,10 +688,26 @@ TEST(Plan, WrongRequestsAreNamed) {
   EXPECT_EQ(error([&] { kernel_info(odd, Kind::backward, {.arriving = {{"count"}}}); }),
             "neuron 'odd': output 'count' is i32 and carries no gradient; leave its gradient out");
   const Neuron joint = parse_neuron(show(lif, {.stage = Stage::joint}));
-  EXPECT_EQ(
-      error([&] { kernel_info(joint, Kind::forward, {.wanted = {"x"}}); }),
-      "neuron 'lif': it has its gradients already, so no others can be chosen; leave out what is wanted and "
-      "what arrives, or give the step it was made from");
+  const auto of_joint = [&](const Training& training) {
+    return error([&] { kernel_info(joint, Kind::forward, training); });
+  };
+  EXPECT_EQ(of_joint({.wanted = {"y"}}),
+            "neuron 'lif': there is no argument 'y' to take a gradient of (did you mean 'x'?)");
+  EXPECT_EQ(of_joint({.arriving = {{"spike"}}}),
+            "neuron 'lif': there is no output 'spike' for a gradient to arrive at");
+  const Neuron of_x =
+      parse_neuron(show(neuron_named("plif"), {.stage = Stage::joint, .training = {.wanted = {"x"}}}));
+  EXPECT_EQ(error([&] { kernel_info(of_x, Kind::forward, {.wanted = {"w"}}); }),
+            "neuron 'plif': it has its gradients already, and that of 'w' is not among them; leave it out of "
+            "what is wanted, or give the step it was made from");
+  const Neuron stateless = neuron("square", [](Step& s) {
+    const auto x = s.input("x");
+    s.output("z", x * x);
+  });
+  const Neuron square = parse_neuron(show(stateless, {.stage = Stage::joint}));
+  EXPECT_EQ(error([&] { kernel_info(square, Kind::forward, {.arriving = {{}}}); }),
+            "neuron 'square': no gradient arrives at an output or a state of it; name an output that has one "
+            "in the graph");
   EXPECT_EQ(show(joint, {.stage = Stage::plan}), show(lif, {.stage = Stage::plan}));
   EXPECT_EQ(error([&] { explain(lif, {.steps = -1}); }),
             "neuron 'lif': the number of steps must not be negative, found -1");
@@ -536,6 +715,33 @@ TEST(Plan, WrongRequestsAreNamed) {
             "neuron 'lif': the number of elements must not be negative, found -2");
   EXPECT_EQ(error([&] { explain(lif, {.steps = std::int64_t{1} << 40, .elements = std::int64_t{1} << 40}); }),
             "neuron 'lif': 1099511627776 steps of 1099511627776 elements are too many to count their bytes");
+  const auto shapes = [&](const std::vector<std::int64_t>& step, const std::string& name,
+                          const std::vector<std::int64_t>& param) {
+    return error([&] { explain(odd, {.steps = 5, .shape = step, .param_shapes = {{name, param}}}); });
+  };
+  EXPECT_EQ(error([&] { explain(lif, {.elements = 5, .shape = {{2, 3}}}); }),
+            "neuron 'lif': 5 elements are asked for, but the step's shape [2, 3] has 6; give one of the two");
+  EXPECT_EQ(error([&] { explain(lif, {.elements = 6, .shape = {{2, 3}}}); }), "no error");
+  EXPECT_EQ(shapes({2, -3}, "tau", {}), "neuron 'odd': the step's shape [2, -3] must not be negative");
+  EXPECT_EQ(shapes({std::int64_t{1} << 40, std::int64_t{1} << 40}, "tau", {}),
+            "neuron 'odd': the step's shape [1099511627776, 1099511627776] has too many elements");
+  EXPECT_EQ(shapes({2, 3}, "tau", {-3}),
+            "neuron 'odd': param 'tau' has shape [-3], which must not be negative");
+  EXPECT_EQ(shapes({2, 3}, "tua", {3}),
+            "neuron 'odd': there is no param 'tua' to have a shape (did you mean 'tau'?)");
+  EXPECT_EQ(shapes({2, 3}, "x", {3}), "neuron 'odd': there is no param 'x' to have a shape");
+  EXPECT_EQ(
+      shapes({2, 3}, "tau", {2}),
+      "neuron 'odd': param 'tau' has shape [2], which does not broadcast to the step's shape [2, 3]; each "
+      "dimension, counted from the right, must be 1 or equal, and there may be no more of them");
+  EXPECT_NE(shapes({2, 3}, "tau", {1, 2, 3}).find("does not broadcast"), std::string::npos);
+  EXPECT_EQ(shapes({2, 3}, "gate", {3}),
+            "neuron 'odd': param 'gate' changes with time, so its shape must start with T = 5, found [3]");
+  EXPECT_EQ(error([&] { explain(lif, {.param_shapes = {{"tau", {}}}}); }),
+            "neuron 'lif': there is no param 'tau' to have a shape; the neuron has no param");
+  EXPECT_EQ(error([&] { kernel_info(odd, Kind::forward, {.full_step_params = {"gato"}}); }),
+            "neuron 'odd': there is no parameter 'gato' that changes with time (did you mean 'gate'?); "
+            "full_step_params may name no others");
   const Neuron expanded = parse_neuron(show(lif, {.stage = Stage::expanded}));
   EXPECT_EQ(error([&] { kernel_info(expanded, Kind::forward); }),
             "neuron 'lif': it is expanded to exact ops; differentiate the step it was made from");

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -381,6 +382,8 @@ struct Training {
   CostModel costs = {};
   Saving saving = Saving::automatic;
   int segment = 0;  ///< steps between checkpoints, a power of two; 0: the planner's choice
+  /// step_params that have an entry for each element: reading one again costs like reading an input again.
+  std::vector<std::string> full_step_params = {};
 };
 
 /// How a neuron is shown. The canonical form has no names, no locations, no initial values and no defaults:
@@ -447,11 +450,16 @@ KernelInfo kernel_info(const Neuron& neuron, Kind kind, const Training& training
 
 /// The caller's memory: elements of one type and how many there are. Made from anything contiguous (a vector,
 /// a span, an array), from a pointer and a number, or, for f16 and bf16, from a pointer, a type and a number.
+/// A temporary that owns its elements is refused: they would be gone before a run.
 class View {
  public:
   template <class Container>
-    requires requires(Container& c) { std::size(c), std::data(c); }
+    requires requires(Container& c) { std::size(c), std::data(c); } && std::ranges::borrowed_range<Container>
   View(Container&& container) : View(std::data(container), static_cast<std::int64_t>(std::size(container))) {}
+  template <class Container>
+    requires requires(Container& c) { std::size(c), std::data(c); } &&
+                 (!std::ranges::borrowed_range<Container>)
+  View(Container&& temporary) = delete;
   template <class T>
   View(T* data, std::int64_t count) : View(data, memory_of<std::remove_const_t<T>>(), count) {
     writable_ = !std::is_const_v<T>;
@@ -461,6 +469,7 @@ class View {
   View(void* data, Mem type, std::int64_t count) : data_(data), type_(type), count_(count) {}
   View(Array& array) : View(array.bytes.data(), array.type, array.size()) {}
   View(const Array& array) : View(static_cast<const void*>(array.bytes.data()), array.type, array.size()) {}
+  View(const Array&& temporary) = delete;
 
   /// The same with rows that start every `elements` elements; without it rows follow each other.
   View rows_every(std::int64_t elements) const {
@@ -509,7 +518,7 @@ using ParallelFor = std::function<void(std::int64_t count, const std::function<v
 struct CompileOptions {
   Training training = {};
   std::string target = "cpu";  ///< "cpu": machine code; "interpreter": what defines the bits, slow, anywhere
-  int threads = 0;             ///< 0: as many as the process may use, or $FLEXSN_THREADS
+  int threads = 0;             ///< 0: $FLEXSN_THREADS (1 to 1024), else as many as the process may use
   ParallelFor parallel_for = {};  ///< who runs tasks; empty: a small pool that all kernels share
 };
 
@@ -520,13 +529,15 @@ struct RunState;
 
 /// Arrays bound to a kernel by name. Everything is checked against the step's shape before a byte is touched.
 /// Arrays must stay where they are while the run is used. What is written must overlap nothing else that is
-/// bound, but for a state, which may be written where it is read. Binding anything means that forward must
-/// run again before backward. A run belongs to one thread, a workspace to one run.
+/// bound, but for a state or the gradient of one, which may be written exactly where it is read. Binding
+/// anything means that forward must run again before backward. A run belongs to one thread, a workspace to
+/// one run from forward to backward.
 class Run {
  public:
   /// An input, [T, step shape].
   Run& in(const std::string& name, const View& view);
-  /// A parameter of this shape, which broadcasts to the step's; a step_param has T in front.
+  /// A parameter of this shape, which broadcasts to the step's; a step_param has T in front. Its values must
+  /// be in its range now and at each run.
   Run& param(const std::string& name, const View& view, std::vector<std::int64_t> shape = {});
   /// A state that is read before the first step and written after the last. One that is not bound starts at
   /// its initial value.
@@ -535,7 +546,8 @@ class Run {
   Run& first_state(const std::string& name, const View& view);
   Run& last_state(const std::string& name, const View& view);
   /// Every value of a state, [T, step shape]; the kernel must be compiled for training.state_sequences, or
-  /// run for inference.
+  /// run for inference. Other states of the run may have no sequence, and this one may have its last state
+  /// written elsewhere as well.
   Run& state_sequence(const std::string& name, const View& view);
   /// An output, [T, step shape]; one that is not bound is not computed.
   Run& out(const std::string& name, const View& view);
@@ -557,6 +569,7 @@ class Run {
  private:
   friend class Kernel;
   explicit Run(std::shared_ptr<detail::RunState> state) : state_(std::move(state)) {}
+  detail::RunState& held() const;
   std::shared_ptr<detail::RunState> state_;
 };
 
@@ -570,6 +583,7 @@ class Kernel {
  private:
   friend Kernel compile(const Neuron& neuron, const CompileOptions& options);
   explicit Kernel(std::shared_ptr<detail::KernelState> state) : state_(std::move(state)) {}
+  detail::KernelState& held() const;
   std::shared_ptr<detail::KernelState> state_;
 };
 
@@ -579,7 +593,12 @@ Kernel compile(const Neuron& neuron, const CompileOptions& options = {});
 
 /// What to explain. States start at their initial values, unless they are given.
 struct ExplainOptions {
-  std::int64_t steps = 16, elements = 1 << 20;
+  std::int64_t steps = 16;
+  std::optional<std::int64_t> elements = {};            ///< N, short for the shape {N}; by default 1048576
+  std::optional<std::vector<std::int64_t>> shape = {};  ///< of a step
+  /// Parameters by name, with the shapes that runs will give them (a step_param has T in front); what is not
+  /// named is its default.
+  std::map<std::string, std::vector<std::int64_t>> param_shapes = {};
   bool given_states = false;  ///< states come from memory, and their gradients are wanted
   Training training = {};     ///< wanted is by default all inputs and parameters
 };
@@ -588,6 +607,14 @@ struct Traffic {
   std::string kernel;
   double read_per_step = 0, written_per_step = 0;  ///< bytes per element and step of a long run
   std::int64_t read = 0, written = 0;              ///< bytes of this run
+};
+/// A parameter whose shape was given.
+struct ParamTraffic {
+  std::string name;
+  Mem type = Mem::f32;
+  std::vector<std::int64_t> shape = {};
+  std::int64_t bytes = 0;
+  std::int64_t expanded = 0;  ///< bytes written once a call where it must be expanded to the step's shape
 };
 /// A value of forward that backward gets.
 struct SavedValue {
@@ -598,6 +625,9 @@ struct SavedValue {
 /// What runs of a neuron will do. A pass is [T, N] elements of the first input (output where there is none).
 struct Explanation {
   std::string neuron;
+  std::vector<std::int64_t> shape;  ///< of a step
+  std::int64_t elements = 0;
+  std::vector<ParamTraffic> params;
   int step_ops = 0;        ///< ops of one step as written
   int simplified_ops = 0;  ///< after simplification
   int expanded_ops = 0;    ///< exact ops that run for each element and step
