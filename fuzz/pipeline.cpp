@@ -1,14 +1,16 @@
-// Fuzzes the passes: every stage of a legal graph computes the same bits in the interpreter (NaN equals NaN).
+// Fuzzes the passes: every stage of a legal graph, and every plan of its training, computes the same bits in
+// the interpreter (NaN equals NaN).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "compile.h"
 #include "expand.h"
-#include "interpret.h"
 #include "ops.h"
 #include "simplify.h"
 #include "text.h"
+#include "trial.h"
 #include "verify.h"
 
 using namespace flexsn;
@@ -142,6 +144,49 @@ std::vector<Item> reordered(const std::vector<Item>& items, const std::vector<in
   return out;
 }
 
+/// What is asked of training, chosen by `seed`.
+Training some_training(const ir::Graph& graph, std::uint64_t seed) {
+  constexpr Saving savings[] = {Saving::automatic, Saving::everything, Saving::per_step, Saving::rebuild};
+  constexpr int segments[] = {0, 2, 4, 16};
+  constexpr const char* models[] = {"cpu", "gpu", "bytes"};
+  Training training{.state_sequences = (seed & 1) != 0,
+                    .costs = cost_model_named(models[seed / 2 % 3]),
+                    .saving = savings[seed / 8 % 4]};
+  if (training.saving == Saving::rebuild) training.segment = segments[seed / 32 % 4];
+  if (seed / 128 % 4 == 0) training.budget = static_cast<double>(seed / 512 % 32);
+  for (const ir::Argument& argument : graph.arguments) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    if (argument.role == ir::Role::param && argument.per_step && seed >> 63)
+      training.full_step_params.push_back(argument.name);
+    if (ir::is_float(value_type(argument.mem)) && seed >> 62 == 0 && !ir::has_gradients(graph))
+      training.wanted.push_back(argument.name);
+  }
+  return training;
+}
+
+/// `graph` is a copy: a trial knows arguments and outputs by name, and here all get one.
+void try_training(ir::Graph graph, std::uint64_t seed) {
+  for (std::size_t i = 0; i < graph.arguments.size(); ++i)
+    if (graph.arguments[i].name.empty()) graph.arguments[i].name = "argument " + std::to_string(i);
+  for (std::size_t i = 0; i < graph.results.size(); ++i)
+    if (graph.results[i].name.empty()) graph.results[i].name = "result " + std::to_string(i);
+  const Training training = some_training(graph, seed);
+  try {
+    const ir::Graph joint = joint_of(compile(graph, Stage::simplified), training);
+    verify(joint);
+    const Trial trial(joint, training, seed);
+    const Lowered lowered = lower(graph, training, trial.layout());
+    verify(lowered.plans.forward);
+    verify(lowered.plans.backward);
+    const std::string found = difference(trial.by_law(), trial.by_plans(lowered.plans));
+    if (!found.empty())
+      stop("training",
+           found + "\n" + print(graph) + print(lowered.plans.forward) + print(lowered.plans.backward));
+  } catch (const UserError&) {
+    return;  // nothing carries a gradient, or no plan keeps within the budget
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* text, std::size_t size) {
@@ -189,5 +234,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* text, std::size_t size
   sorted.results = reordered(graph.results, results);
   compare("print, parse", sorted, reordered(expected, results), again,
           results_of(again, reordered(data, ir::argument_order(graph))));
+  try_training(graph, seed);
   return 0;
 }

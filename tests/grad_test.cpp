@@ -14,13 +14,16 @@
 #include "random_graph.h"
 #include "reduce.h"
 #include "simplify.h"
+#include "tape.h"
 #include "text.h"
+#include "trial.h"
 #include "verify.h"
 
 namespace flexsn {
 namespace {
 
 using namespace ir;
+using test::Tape;
 
 /// Two inputs, three states, a parameter for all, one for each channel and one for each step: smooth.
 const Neuron smooth = neuron("smooth", [](Step& s) {
@@ -38,10 +41,16 @@ const Neuron smooth = neuron("smooth", [](Step& s) {
 
 constexpr std::int64_t steps = 5, channels = 3, elements = 2 * channels;
 
+/// With `edges` every eighth number is a zero, an infinity, NaN, huge or tiny.
 Array random_array(std::vector<std::int64_t> shape, Random& random, Mem type, double low = -1,
-                   double high = 1) {
+                   double high = 1, bool edges = false) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  constexpr double some[] = {0.0, -0.0, inf, -inf, std::numeric_limits<double>::quiet_NaN(), 3e38, 1e-40, -1};
   Array array(type, std::move(shape));
-  for (std::int64_t n = 0; n < array.size(); ++n) array.set(n, random.uniform(low, high));
+  for (std::int64_t n = 0; n < array.size(); ++n) {
+    const std::uint64_t dice = edges ? random.next() >> 32 : 1;
+    array.set(n, dice % 8 == 0 ? some[dice / 8 % std::size(some)] : random.uniform(low, high));
+  }
   return array;
 }
 
@@ -161,121 +170,192 @@ TEST(Grad, LifFollowsTheFormula) {
   }
 }
 
-/// All steps in one graph of one element: what a tape that records every op of the loop would hold.
-Graph unrolled(const Graph& step) {
-  Graph tape;
-  tape.name = step.name;
-  std::map<int, Id> states, params;
-  const auto input = [&](const Argument& argument, const std::string& name) {
-    return add_argument(tape, {.role = Role::input, .name = name, .mem = argument.mem}).id;
-  };
-  for (std::size_t i = 0; i < step.arguments.size(); ++i) {
-    const Argument& argument = step.arguments[i];
-    if (argument.role == Role::state) states[static_cast<int>(i)] = input(argument, argument.name);
-    if (argument.role == Role::param && !argument.per_step)
-      params[static_cast<int>(i)] = input(argument, argument.name);
-  }
-  for (std::int64_t t = 0; t < steps; ++t) {
-    std::vector<Id> moved(step.nodes.size());
-    for (std::size_t id = 0; id < step.nodes.size(); ++id) {
-      Node node = step.nodes[id];
-      for (Id& operand : node.operands)
-        if (operand != no_id) operand = moved[operand];
-      const int index = static_cast<int>(node.immediate);
-      if (node.op != Op::argument)
-        moved[id] = tape.append(node);
-      else if (states.contains(index))
-        moved[id] = states[index];
-      else if (params.contains(index))
-        moved[id] = params[index];
-      else
-        moved[id] = input(step.arguments[index], step.arguments[index].name + std::to_string(t));
+// ---- a naive tape ------------------------------------------------------------------------------------
+
+/// What a tape is tried on; `zeros`: all gradients that arrive are -0.
+enum class Numbers { ordinary, edges, zeros };
+
+/// A case for any neuron, with parameters of all shapes.
+Case tape_case(const Graph& step, Mem type, Tape::At at, Numbers numbers, std::uint64_t seed) {
+  Random random(seed);
+  Case c;
+  c.arguments.type = type;
+  c.arguments.steps = steps;
+  c.arguments.shape = Shape{2, channels};
+  c.arguments.state_sequences = at == Tape::At::state_sequences;
+  const Shape whole = {steps, 2, channels}, one = {2, channels};
+  const Shape rows[] = {{2, 1}, {channels}, {}, {2, channels}};
+  std::size_t params = seed;
+  const bool edges = numbers == Numbers::edges;
+  for (const Argument& argument : step.arguments) {
+    if (argument.role == Role::input)
+      c.arguments.inputs[argument.name] = random_array(whole, random, argument.mem, -1, 2, edges);
+    if (argument.role == Role::state) {
+      c.arguments.states[argument.name] = random_array(one, random, argument.mem, -1, 2, edges);
+      if (at != Tape::At::no_state && is_float(value_type(argument.mem)))
+        c.arriving.states[argument.name] =
+            random_array(c.arguments.state_sequences ? whole : one, random, argument.mem, -1, 2, edges);
     }
-    for (const Result& result : step.results) {
-      if (result.gives == Gives::output)
-        tape.results.push_back({.gives = Gives::output,
-                                .name = result.name + std::to_string(t),
-                                .mem = result.mem,
-                                .value = moved[result.value]});
-      else
-        states[result.of] = moved[result.value];
-    }
+    if (argument.role != Role::param) continue;
+    Shape shape = rows[params++ % std::size(rows)];
+    if (argument.per_step) shape.insert(shape.begin(), steps);
+    c.arguments.params[argument.name] =
+        random_array(shape, random, argument.mem, argument.initial, argument.initial + 0.5);
   }
-  for (const auto& [index, id] : states)
-    tape.results.push_back({.gives = Gives::output,
-                            .name = "last_" + step.arguments[index].name,
-                            .mem = step.arguments[index].mem,
-                            .value = id});
-  return tape;
+  for (const Result& result : step.results)
+    if (result.gives == Gives::output && is_float(value_type(result.mem)))
+      c.arriving.outputs[result.name] = random_array(whole, random, result.mem, -1, 2, edges);
+  if (numbers == Numbers::zeros)
+    for (auto* arrays : {&c.arriving.outputs, &c.arriving.states})
+      for (auto& [name, array] : *arrays) array = Array(array.type, array.shape, -0.0);
+  return c;
 }
 
-/// The tape played backward: an input for the gradient of each output, an output for that of each input.
-Graph played_back(Graph tape) {
-  const std::size_t recorded = tape.nodes.size(), inputs = tape.arguments.size(),
-                    outputs = tape.results.size();
-  std::vector<V> gradients(recorded);
-  const auto add = [&](Id id, V gradient) {
-    gradients[id] = gradients[id].exists() ? gradients[id] + gradient : gradient;
-  };
-  for (std::size_t i = 0; i < outputs; ++i) {
-    const Result result = tape.results[i];
-    add(result.value,
-        add_argument(tape, {.role = Role::input, .name = "grad_" + result.name, .mem = result.mem}));
+/// Row t of a sequence, [1, 2, channels]; of a parameter what each element sees in step t.
+Array row_of_array(const Array& array, std::int64_t t, bool sequence) {
+  Shape shape = array.shape;
+  if (sequence) shape.erase(shape.begin());
+  Array row(array.type, {1, 2, channels});
+  for (std::int64_t n = 0; n < elements; ++n) {
+    const std::int64_t size = shape.empty() ? 1 : shape.size() == 2 ? shape[0] * shape[1] : shape[0];
+    const std::int64_t entry = size == elements   ? n
+                               : size == 1        ? 0
+                               : size == channels ? n % channels
+                                                  : n / channels;
+    row.set(n, array[(sequence ? t * size : 0) + entry]);
   }
-  for (Id id = static_cast<Id>(recorded) - 1; id >= 0; --id) {
-    const Node node = tape.at(id);
-    if (!gradients[id].exists() || node.op == Op::argument || node.op == Op::constant ||
-        row_of(node.op).vjp.zero)
+  return row;
+}
+
+/// What a run of the tape gives for `name` in all steps, one row after the other.
+Array tape_rows(const Results& tape, const std::string& name) {
+  Array all = tape.outputs.at("d_" + name + "_at_0");
+  for (std::int64_t t = 1; t < steps; ++t) {
+    const Array& row = tape.outputs.at("d_" + name + "_at_" + std::to_string(t));
+    all.bytes.insert(all.bytes.end(), row.bytes.begin(), row.bytes.end());
+  }
+  all.shape = {steps, 2, channels};
+  return all;
+}
+
+/// The gradient of a parameter from those of all steps and elements: over time from the last step on,
+/// starting from -0, then over elements.
+template <class F>
+Array tape_param(const Array& all, const Array& param, bool per_step) {
+  const auto* values = reinterpret_cast<const F*>(all.bytes.data());
+  Array out(param.type, param.shape);
+  const Shape row(param.shape.begin() + per_step, param.shape.end());
+  std::vector<F> sums;
+  if (per_step) {
+    for (std::int64_t t = 0; t < steps; ++t) {
+      const std::vector<F> one =
+          reduce(std::vector<F>(values + t * elements, values + (t + 1) * elements), {2, channels}, row);
+      sums.insert(sums.end(), one.begin(), one.end());
+    }
+  } else {
+    std::vector<F> over_time(elements, F(-0.0));
+    for (std::int64_t t = steps - 1; t >= 0; --t)
+      for (std::int64_t n = 0; n < elements; ++n) over_time[n] += values[t * elements + n];
+    sums = reduce(over_time, {2, channels}, row);
+  }
+  std::memcpy(out.bytes.data(), sums.data(), out.bytes.size());
+  return out;
+}
+
+/// The first difference between run_backward and the tape; "" where all bytes are the same.
+std::string tape_difference(const Neuron& neuron, Mem type, Tape::At at, Numbers numbers,
+                            std::uint64_t seed) {
+  const Graph step = simplify(neuron.graph(type));
+  const Case c = tape_case(step, type, at, numbers, seed);
+  const Gradients found = run_backward(neuron, c.arguments, c.arriving);
+  const Graph tape = Tape(step, steps, at).graph();
+  Arguments once{.type = type};
+  for (std::int64_t t = 0; t < steps; ++t) {
+    const std::string suffix = "_at_" + std::to_string(t);
+    for (const auto& [name, array] : c.arguments.inputs)
+      once.inputs[name + suffix] = row_of_array(array, t, true);
+    for (const Argument& argument : step.arguments)
+      if (argument.role == Role::param)
+        once.inputs[argument.name + suffix] =
+            row_of_array(c.arguments.params.at(argument.name), t, argument.per_step);
+    for (const auto& [name, array] : c.arriving.outputs)
+      once.inputs["grad_" + name + suffix] = row_of_array(array, t, true);
+    for (const auto& [name, array] : c.arriving.states)
+      if (at == Tape::At::state_sequences || t + 1 == steps)
+        once.inputs["grad_" + name + suffix] = row_of_array(array, t, at == Tape::At::state_sequences);
+  }
+  for (const auto& [name, array] : c.arguments.states) once.inputs[name] = row_of_array(array, 0, false);
+  const Results results = run(Neuron(tape), once);
+  Trial::Outcome by_tape, by_scan;
+  for (const Argument& argument : step.arguments) {
+    const std::string& name = argument.name;
+    if (!is_float(value_type(argument.mem))) continue;
+    if (argument.role == Role::state) {
+      by_tape[name] = results.outputs.at("d_" + name);
+      by_scan[name] = found.states.at(name);
       continue;
-    V operands[max_arity];
-    for (int i = 0; i < row_of(node.op).arity; ++i) operands[i] = {&tape, node.operands[i]};
-    const Grads grads = row_of(node.op).vjp.build(operands, {&tape, id}, gradients[id]);
-    for (int i = 0; i < row_of(node.op).arity; ++i)
-      if (grads.of[i].exists()) add(node.operands[i], grads.of[i]);
+    }
+    by_tape[name] = tape_rows(results, name);
+    by_scan[name] = argument.role == Role::input ? found.inputs.at(name) : found.params.at(name);
+    if (argument.role != Role::param) continue;
+    const Array& param = c.arguments.params.at(name);
+    by_tape[name] = param.type == Mem::f64 ? tape_param<double>(by_tape[name], param, argument.per_step)
+                                           : tape_param<float>(by_tape[name], param, argument.per_step);
   }
-  tape.results.clear();
-  for (std::size_t i = 0; i < inputs; ++i) {
-    const Argument argument = tape.arguments[i];
-    tape.results.push_back(
-        {.name = "grad_" + argument.name, .mem = argument.mem, .value = gradients[argument.value].id});
-  }
-  return tape;
+  return difference(by_tape, by_scan);
+}
+
+void expect_tape(const Neuron& neuron, const std::string& what) {
+  std::uint64_t seed = 6;
+  for (const Mem type : {Mem::f32, Mem::f64})
+    for (const Tape::At at : {Tape::At::no_state, Tape::At::last_states, Tape::At::state_sequences})
+      for (const Numbers numbers : {Numbers::ordinary, Numbers::edges, Numbers::zeros})
+        EXPECT_EQ(tape_difference(neuron, type, at, numbers, seed++), "")
+            << what << " " << name_of(type) << ", states " << static_cast<int>(at) << ", numbers "
+            << static_cast<int>(numbers);
 }
 
 TEST(Grad, EqualsATapeOfTheWholeLoopBitForBit) {
-  // No node is both an output and a new state, so every sum has the same order on the tape and in the scan.
-  for (const Mem type : {Mem::f32, Mem::f64}) {
-    const Case c = random_case(type, false, 6);
-    const Gradients gradients = run_backward(smooth, c.arguments, c.arriving);
-    const Neuron tape(played_back(unrolled(simplify(smooth.graph(type)))));
-    for (std::int64_t n = 0; n < elements; ++n) {
-      Arguments one{.type = type};
-      const auto give = [&](const std::string& name, const Array& array, std::int64_t index) {
-        one.inputs[name] = Array(type, {1, 1}, std::vector<double>{array[index]});
-      };
-      for (std::int64_t t = 0; t < steps; ++t) {
-        const std::string at = std::to_string(t);
-        for (const char* name : {"x", "y"}) give(name + at, c.arguments.inputs.at(name), t * elements + n);
-        give("drive" + at, c.arguments.params.at("drive"), t * 2 + n / channels);
-        for (const char* name : {"u", "v"})
-          give(std::string("grad_") + name + at, c.arriving.outputs.at(name), t * elements + n);
+  expect_tape(smooth, "smooth");
+  const char* const surrogates[] = {"sigmoid", "atan", "triangle", "rectangle", "super_spike"};
+  for (const NeuronInfo& info : neuron_list()) {
+    for (const char* surrogate : surrogates)
+      for (const char* rest : {"", ",v_reset=none", ",detach_reset=true"}) {
+        const std::string name = info.name + ":surrogate=" + surrogate + rest;
+        expect_tape(neuron_named(name), name);
       }
-      for (const char* name : {"a", "b", "c"}) {
-        give(name, c.arguments.states.at(name), n);
-        give(std::string("grad_last_") + name, c.arriving.states.at(name), n);
-      }
-      give("tau", c.arguments.params.at("tau"), 0);
-      give("gain", c.arguments.params.at("gain"), n % channels);
-      const Results found = run(tape, one);
-      for (std::int64_t t = 0; t < steps; ++t)
-        for (const std::string name : {"x", "y"})
-          EXPECT_EQ(found.outputs.at("grad_" + name + std::to_string(t))[0],
-                    gradients.inputs.at(name)[t * elements + n])
-              << name << t;
-      for (const std::string name : {"a", "b", "c"})
-        EXPECT_EQ(found.outputs.at("grad_" + name)[0], gradients.states.at(name)[n]) << name;
-    }
   }
+}
+
+TEST(Grad, ANeuronNobodyPlannedForEqualsTheTape) {
+  // A node that is two outputs and a new state, a state that is set anew, one that is never read and one
+  // that counts, parameters used more than once in a step or not at all, the number of the step.
+  const auto odd = [](const Surrogate& shape) {
+    return neuron("odd", [shape](Step& s) {
+      const auto x = s.input("x"), y = s.input("y");
+      const auto u = s.state("u", 0.5), w = s.state("w"), n = s.state("n", 3, Mem::i32), f = s.state("f"),
+                 seen = s.state("seen");
+      const auto tau = s.param("tau", 2), gain = s.param("gain", 1), low = s.param("low", -1);
+      const auto gate = s.step_param("gate", 1);
+      s.param("idle", 4);
+      const auto h = u + (x - u * gain) / tau + f * gate;
+      const auto z = spike(h - w * w * 0.1, shape);
+      const auto next = tanh(h) * gate * (1 - z) + maximum(h, low) * gain;
+      s.next(u, next);
+      s.next(w, w * 0.75 + y * z / tau);
+      s.next(n, select(z > 0, n + 1, n));
+      s.next(f, cast(n, Type::f32) * 0.125);
+      s.next(seen, h);
+      s.output("z", z);
+      s.output("next", next);
+      s.output("again", next);
+      s.output("count", n);
+      s.output("speed", exp(-u * u) * cast(s.step_index() + n, Type::f32));
+    });
+  };
+  for (const Surrogate& shape : {surrogate::sigmoid(), surrogate::atan(), surrogate::triangle(),
+                                 surrogate::rectangle(), surrogate::super_spike()})
+    expect_tape(odd(shape), shape.name);
 }
 
 Array rows(const Array& array, std::int64_t from, std::int64_t count) {
