@@ -12,7 +12,7 @@ help:
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
-	@echo "make bench      run the benchmarks; prints a table, writes build/bench.json"
+	@echo "make bench      run the benchmarks; prints tables, writes build/*bench.json; half an hour with torch.compile"
 	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
 	@echo "make lint       check format and rules of the sources"
 	@echo "make format     apply the format"
@@ -21,6 +21,7 @@ help:
 
 demo:
 	@tools/setup.sh build
+	@tools/venv.sh
 	@tools/build.sh dev flexsn_programs
 	@build/flexsn_demo
 
@@ -42,11 +43,13 @@ test-exhaustive:
 
 bench:
 	@tools/setup.sh build
+	@tools/venv.sh
 	@tools/build.sh dev flexsn_programs
 	@tools/build.sh release flexsn_benchmarks
 	@mkdir -p build
 	@! [ -x build-release/flexsn_bench ] || build-release/flexsn_bench --benchmark_out=build/core_bench.json --benchmark_out_format=json
 	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/bench.json
+	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/torch_bench.py --out build/torch_bench.json
 
 fuzz:
 	@tools/setup.sh fuzz

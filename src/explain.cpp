@@ -171,8 +171,9 @@ class Explainer {
   }
 
   void explain_ops() {
-    const Graph simplified = compile(step_, Stage::simplified), expanded = compile(step_, Stage::expanded);
-    out_.step_ops = op_count(step_);
+    const Graph step = has_gradients(step_) ? forward_of(step_) : step_;
+    const Graph simplified = compile(step, Stage::simplified), expanded = compile(step, Stage::expanded);
+    out_.step_ops = op_count(step);
     out_.simplified_ops = op_count(simplified);
     out_.expanded_ops = running_ops(expanded);
     out_.hoisted_ops = op_count(expanded) - out_.expanded_ops;

@@ -43,6 +43,11 @@ for f in "${cpp[@]}"; do
   esac
 done
 
+for f in $(files 'tests/python/test_*.py'); do
+  name=$(basename "$f" .py)
+  grep -qE "^ *${name#test_}\)?$" CMakeLists.txt || fail "$f is not in CMakeLists.txt"
+done
+
 # The core sees the standard library and itself: standard headers have neither a dot nor a slash.
 mapfile -t core < <(files 'src/*' 'include/*')
 # The store needs a file system, the pool processors and processes.

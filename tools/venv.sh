@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
-# Makes .venv with the Python packages that tests load beside flexsn; silent when nothing is missing.
-# Never fails: without them those tests are left out. SETUP=off installs nothing.
+# Makes .venv with torch and the Python packages of the tests, and flexsn itself in it; silent when nothing is
+# missing. Never fails: without them the PyTorch part is left out. SETUP=off installs nothing.
 set -u
 cd "$(dirname "$0")/.."
-packages=(triton torch==2.13.0)
-part='flexsn beside other copies of LLVM'
+packages=(triton torch==2.13.0 numpy pytest hypothesis scikit-build-core loguru spikingjelly==2.0.0)
+part='the PyTorch part and its tests'
 log=build/venv.log
 failed=build/setup.failed-venv
 
 # The packages that .venv lacks; one whose version does not suit counts as there.
 missing() {
-  local package python=(.venv/lib/python3*/site-packages)
+  local package package_dir python=(.venv/lib/python3*/site-packages)
   for package in "${packages[@]}"; do
-    compgen -G "${python[0]}/${package%%=*}-*.dist-info" >/dev/null || echo "$package"
+    package_dir=${package%%=*}
+    compgen -G "${python[0]}/${package_dir//-/_}-*.dist-info" >/dev/null || echo "$package"
   done
 }
 
+# The package is used from the checkout: its library is built by CMake.
+link_checkout() {
+  local site=(.venv/lib/python3*/site-packages)
+  [ ! -d "${site[0]}" ] || echo "$PWD/python" >"${site[0]}/flexsn_checkout.pth"
+}
+
 mapfile -t wanted < <(missing)
+link_checkout
 [ ${#wanted[@]} != 0 ] || exit 0
 leave_out() {
   echo "left out: $part: ${wanted[*]} ($1)"
@@ -40,8 +48,11 @@ if ! .venv/bin/python -m pip --version >"$log" 2>&1; then
 fi
 # One by one: a package that is not offered must not stop the others.
 for package in "${wanted[@]}"; do
-  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "$package" >>"$log" 2>&1 </dev/null
+  alone=()
+  [[ $package != spikingjelly* ]] || alone=(--no-deps)  # what it asks for is more than its neurons need
+  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "${alone[@]}" "$package" >>"$log" 2>&1 </dev/null
 done
+link_checkout
 mapfile -t wanted < <(missing)
 if [ ${#wanted[@]} != 0 ]; then
   echo "${wanted[*]}" >"$failed"

@@ -1,0 +1,23 @@
+"""Spiking neurons as fused kernels: write one time step, flexsn runs and trains the sequence."""
+
+from __future__ import annotations
+
+from . import base, functional
+from ._library import ops as _ops
+from .base import MemoryModule, StepModule
+from .inspect import CheckReport, Explanation, check, explain, show
+from .neuron import FlexSN, FlexSNKernel
+from .scan import scan
+
+__all__ = [
+    "CheckReport", "Explanation", "FlexSN", "FlexSNKernel", "MemoryModule", "StepModule", "base", "check",
+    "explain", "functional", "scan", "show", "version",
+]  # fmt: skip
+
+
+def version() -> str:
+    """The version of flexsn."""
+    return _ops.version()
+
+
+__version__ = version()

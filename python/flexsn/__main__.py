@@ -1,0 +1,185 @@
+"""The command line: python -m flexsn check|explain|show my_file.py:core."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from . import version
+from .inspect import DTYPES, KINDS, STAGES, check, explain, show
+from .neuron import FlexSN, FlexSNKernel
+
+WRONG_USE = 2
+
+
+class _WrongUse(Exception):
+    """What the caller can mend; the text says how."""
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m flexsn", description="Looks at the core of a spiking neuron, written in Python."
+    )
+    parser.add_argument("--version", action="version", version=version())
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check|explain|show")
+    about = {
+        "check": "try its kernels against the eager loop and against the interpreter",
+        "explain": "say what a call runs, reads, writes, copies, saves and recomputes",
+        "show": "print a stage of its way from torch to machine code",
+    }
+    for name, text in about.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("core", metavar="FILE.py:CORE", help="a function, module or FlexSN of a file")
+        command.add_argument("--states", type=int, metavar="N", help="how many states the core has")
+        command.add_argument("--inputs", type=int, metavar="N", help="how many inputs; by default the others")
+        command.add_argument(
+            "--param", type=float, action="append", default=[], metavar="NUMBER", help="passed after states"
+        )
+        if name != "show":
+            command.add_argument("--T", type=int, metavar="STEPS", help="steps of a call")
+        command.add_argument("--shape", type=_shape, metavar="DIMS", help="of one step, such as 64,32,32")
+        command.add_argument("--dtype", choices=[d for d in DTYPES if len(d) < 5], help="of inputs")
+        command.add_argument("--json", action="store_true", help="print fields for programs")
+        if name == "check":
+            command.add_argument("--seed", type=int, default=0, help="of the random data")
+        if name == "show":
+            command.add_argument("--stage", choices=STAGES, default="ir", help="which text; by default ir")
+            command.add_argument("--kind", choices=KINDS, help="of which kernel, for plan, llvm and asm")
+    return parser
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        shape = (-1,)
+    if any(size < 0 for size in shape):
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, found {text!r}")
+    return shape
+
+
+def _load(argument: str) -> Any:
+    """The object that FILE.py:CORE names."""
+    file, colon, name = argument.rpartition(":")
+    if not colon or not name:
+        raise _WrongUse(f"expected FILE.py:CORE, such as my_file.py:lif, found {argument!r}")
+    path = pathlib.Path(file)
+    if not path.is_file():
+        raise _WrongUse(f"there is no file {file!r}")
+    module = _run_file(path)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _WrongUse(f"{file} has no {name!r}{_near(part, found, module)}")
+        found = getattr(found, part)
+    if isinstance(found, type):
+        raise _WrongUse(
+            f"{name} of {file} is a class; make an object of it in the file, such as neuron = {name}(), and "
+            "name that"
+        )
+    if not callable(found):
+        kind = type(found).__name__
+        raise _WrongUse(f"{name} of {file} must be a function or another callable, found {kind}")
+    return found
+
+
+def _run_file(path: pathlib.Path) -> types.ModuleType:
+    # As if it were run: its neighbours can be imported. Its name must be nobody else's, least of all ours,
+    # since code of flexsn and of the standard library is not looked into.
+    sys.path.insert(0, str(path.resolve().parent))
+    name = f"file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise _WrongUse(f"{str(path)!r} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == spec.origin]
+        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else "?"
+        raise _WrongUse(f"{path} (line {line}) raised {type(error).__name__}: {error}") from error
+    return module
+
+
+def _near(name: str, holder: Any, module: types.ModuleType) -> str:
+    """Did you mean something that is there?"""
+    offered = [
+        each for each, value in vars(holder).items()
+        if callable(value) and not isinstance(value, type) and not each.startswith("__")
+    ]  # fmt: skip
+    close = difflib.get_close_matches(name, offered, 1)
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    own = [each for each in offered if getattr(vars(holder)[each], "__module__", None) == module.__name__]
+    return f"; it has {', '.join(own)}" if own else ""
+
+
+def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"shape": given.shape, "dtype": given.dtype}
+    if isinstance(core, (FlexSN, FlexSNKernel)):
+        if given.states is not None or given.inputs is not None or given.param:
+            raise _WrongUse(
+                f"{given.core} is a {type(core).__name__}, which has its own counts; leave out --states, "
+                "--inputs and --param"
+            )
+        return options
+    if given.states is None:
+        raise _WrongUse(
+            f"how many states {given.core} has cannot be told from it; say --states N, such as --states 1"
+        )
+    return {**options, "num_states": given.states, "num_inputs": given.inputs, "params": given.param}
+
+
+def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
+    """The text of a command, its fields, the exit status."""
+    core = _load(given.core)
+    options = _options(core, given)
+    if given.command == "show":
+        text = show(core, given.stage, kind=given.kind, **options)
+        return text, {"core": given.core, "stage": given.stage, "kind": given.kind, "text": text}, 0
+    if given.command == "explain":
+        found = explain(core, given.T, **options)
+        return found.text, dataclasses.asdict(found), 0
+    report = check(core, given.T, seed=given.seed, **options)
+    return report.text, dataclasses.asdict(report), 0 if report.passed else 1
+
+
+def _fail(text: str) -> NoReturn:
+    print("flexsn: " + re.sub(r"^flexsn(\.\w+)?: ", "", text), file=sys.stderr)
+    sys.exit(WRONG_USE)
+
+
+def _plain(value: Any) -> str:
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _arguments().parse_args(arguments)
+    try:
+        text, fields, status = _run(given)
+    except _WrongUse as error:
+        _fail(str(error))
+    except (ValueError, TypeError, RuntimeError) as error:
+        # What flexsn says about a core names the line; a traceback through flexsn would hide it.
+        _fail(str(error))
+    if given.json:
+        text = json.dumps(fields, indent=2, default=_plain) + "\n"
+    sys.stdout.write(text)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

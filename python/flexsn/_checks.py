@@ -1,0 +1,200 @@
+"""What is checked when a neuron is made: its counts, its examples, and one step of its core."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .eager import call_core
+
+
+class Counts(NamedTuple):
+    """How many inputs, states and outputs a core has; None: not known yet."""
+
+    inputs: int | None
+    states: int
+    outputs: int | None
+
+    @staticmethod
+    def of(
+        owner: str,
+        core: Any,
+        num_inputs: int | None,
+        num_states: int | None,
+        num_outputs: int | None,
+        example_inputs: Sequence[Tensor] | None,
+        num_static: int,
+    ) -> Counts:
+        if not callable(core):
+            raise TypeError(f"{owner}: core must be callable, found {type(core).__name__}")
+        if num_states is None:
+            raise TypeError(
+                f"{owner}: num_states is required. It cannot be told from the core: with three arguments and "
+                "three results there may be one, two or three states; say for example num_states=1"
+            )
+        given = {"num_inputs": num_inputs, "num_states": num_states, "num_outputs": num_outputs}
+        for name, count in given.items():
+            if count is None:
+                continue
+            if not isinstance(count, int) or isinstance(count, bool):
+                raise TypeError(f"{owner}: {name} must be an int, found {type(count).__name__}")
+            if count < 0:
+                raise ValueError(f"{owner}: {name} must not be negative, found {count}")
+        if num_inputs is None:
+            if example_inputs is not None:
+                num_inputs = len(example_inputs) - num_states
+            else:
+                num_inputs = _inputs_by_signature(core, num_states + num_static)
+            if num_inputs is not None and num_inputs < 0:
+                raise ValueError(
+                    f"{owner}: the core must take {num_states} states and {num_static} static inputs beside "
+                    f"its inputs, found {num_inputs + num_states + num_static} arguments"
+                )
+        return Counts(num_inputs, num_states, num_outputs)
+
+
+def _inputs_by_signature(core: Callable[..., Any], others: int) -> int | None:
+    """How many arguments of a core are inputs, where its signature leaves no choice."""
+    try:
+        parameters = inspect.signature(core.forward if isinstance(core, nn.Module) else core).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    count = 0
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            if parameter.default is not parameter.empty:
+                return None
+            count += 1
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            return None
+    return count - others
+
+
+def check_requires_grad(owner: str, requires_grad: Sequence[bool] | None, counts: Counts) -> None:
+    if requires_grad is None or counts.inputs is None:
+        return
+    if len(requires_grad) != counts.inputs + counts.states:
+        raise ValueError(
+            f"{owner}: requires_grad must have the same length as inputs and states together, expected "
+            f"{counts.inputs + counts.states}, found {len(requires_grad)}"
+        )
+
+
+def output_templates(
+    example_outputs: Sequence[Tensor] | None, num_outputs: int | None
+) -> tuple[tuple[torch.Size, torch.dtype], ...] | None:
+    """Shapes and types of one step of the outputs; the device is that of a call's inputs."""
+    if example_outputs is None:
+        return None
+    if num_outputs is not None and len(example_outputs) != num_outputs:
+        raise ValueError(
+            f"FlexSN: expected {num_outputs} example output tensors in example_outputs, found "
+            f"{len(example_outputs)}"
+        )
+    for place, example in enumerate(example_outputs):
+        if not isinstance(example, Tensor):
+            found = type(example).__name__
+            raise TypeError(f"FlexSN: example_outputs[{place}] must be a tensor, found {found}")
+    return tuple([(example.shape, example.dtype) for example in example_outputs])
+
+
+def check_scan(
+    owner: str,
+    core: Callable[..., Any],
+    counts: Counts,
+    example_inputs: Sequence[Tensor] | None,
+    static: Sequence[Any],
+    example_outputs: Sequence[Tensor] | None,
+) -> Counts:
+    """Checks that a core can run as one kernel, by one step on examples; counts with what that step told."""
+    if counts.inputs is None:
+        return counts
+    if counts.inputs == 0:
+        raise ValueError(f"{owner}: a fused sequence needs at least one input, whose leading dim is time")
+    expected = counts.inputs + counts.states
+    if example_inputs is None:
+        examples = [torch.zeros(1) for _ in range(expected)]
+    else:
+        examples = _checked_examples(owner, example_inputs, expected)
+    results = _one_step(owner, core, counts, examples, static, invented=example_inputs is None)
+    if results is not None and counts.outputs is None:
+        counts = counts._replace(outputs=len(results) - counts.states)
+    for place, template in enumerate(example_outputs or ()):
+        like = examples[0] if results is None else results[place]
+        if template.shape != like.shape or template.dtype != like.dtype:
+            raise ValueError(
+                f"{owner}: example_outputs[{place}] must be like output {place} of one step on the "
+                "example_inputs (float32 of shape (1,) where those are left out), expected "
+                f"{_in_words(like)}, found {_in_words(template)}"
+            )
+    return counts
+
+
+def _checked_examples(owner: str, example_inputs: Sequence[Tensor], expected: int) -> list[Tensor]:
+    """Copies of the examples, so that a core that works in place leaves the user's alone."""
+    if len(example_inputs) != expected:
+        raise ValueError(
+            f"{owner}: example_inputs must hold one tensor for each input and state, expected {expected}, "
+            f"found {len(example_inputs)}"
+        )
+    for place, example in enumerate(example_inputs):
+        if not isinstance(example, Tensor):
+            found = type(example).__name__
+            raise TypeError(f"{owner}: example_inputs[{place}] must be a tensor, found {found}")
+        first = example_inputs[0]
+        if example.numel() != first.numel():
+            raise ValueError(
+                f"{owner}: example_inputs must all have the same number of elements: tensor 0 has "
+                f"{first.numel()}, tensor {place} has {example.numel()}"
+            )
+        if example.device != first.device:
+            raise ValueError(
+                f"{owner}: example_inputs must all be on one device: tensor 0 is on {first.device}, "
+                f"tensor {place} on {example.device}"
+            )
+    return [example.detach().clone() for example in example_inputs]
+
+
+def _one_step(
+    owner: str,
+    core: Callable[..., Any],
+    counts: Counts,
+    examples: list[Tensor],
+    static: Sequence[Any],
+    invented: bool,
+) -> list[Tensor] | None:
+    """What the core returns for the examples, checked; None where it does not run on invented ones."""
+    inputs, states = examples[: counts.inputs], examples[counts.inputs :]
+    shape, device = examples[0].shape, examples[0].device
+    with torch.no_grad():
+        try:
+            returned = core(*examples, *static)
+        except Exception:
+            # Nobody promised that the core takes one float32 element; the first call will tell.
+            if invented:
+                return None
+            raise
+    outputs, new_states = call_core(lambda *_: returned, inputs, states, (), counts.outputs)
+    results = [*outputs, *new_states]
+    if invented:
+        return results
+    for place, result in enumerate(results):
+        if result.shape != shape:
+            raise ValueError(
+                f"{owner}: result {place} of the core must have the shape of the example inputs, expected "
+                f"{tuple(shape)}, found {tuple(result.shape)}"
+            )
+        if result.device != device:
+            raise ValueError(
+                f"{owner}: result {place} of the core must be on the device of the example inputs, expected "
+                f"{device}, found {result.device}"
+            )
+    return results
+
+
+def _in_words(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -1,0 +1,69 @@
+"""What Dynamo runs for real while it traces a fused call. It is imported by traced code only, after Dynamo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Only comptime lets a function see the sizes that a compiler knows; there is no other spelling of it.
+from torch._dynamo.comptime import ComptimeContext, comptime
+
+from ._reach import Route, describe
+from ._trace import Trace
+from .fused import Fused, numbered, size_hint
+
+
+@dataclass
+class Compiled:
+    """A trace, and how the compiled graph reads what it depends on."""
+
+    trace: Trace
+    plain: tuple[tuple[Route, Any], ...]
+    routes: tuple[Route, ...]
+
+
+#: arguments of calls that are being traced, by the number of the Fused
+_examples: dict[int, list[Any]] = {}
+
+
+def _record(context: ComptimeContext) -> None:
+    number = context.get_local("number").as_python_constant()
+    value = context.get_local("value")
+    if issubclass(value.python_type(), Tensor):
+        fake = value.as_fake()
+        sizes = [size_hint(size) for size in fake.shape]
+        example: Any = torch.empty(
+            sizes, dtype=fake.dtype, device=fake.device, requires_grad=fake.requires_grad
+        )
+    else:
+        example = value.as_python_constant()
+    _examples.setdefault(number, []).append(example)
+
+
+def note_argument(number: int, value: Any) -> None:
+    """Remembers what the compiler knows of an argument of the call that it traces."""
+    comptime(_record)
+
+
+@torch.compiler.assume_constant_result
+def traced(number: int, num_inputs: int, num_states: int | None, num_static: int) -> Compiled:
+    """The trace for the arguments that were noted; a constant of the compiled graph."""
+    fused: Fused = numbered[number]
+    end = num_inputs + (num_states or 0)
+    # The last ones: a compilation that was given up may have noted others before.
+    noted = _examples.pop(number)
+    examples = noted[len(noted) - end - num_static :]
+    states = None if num_states is None else examples[num_inputs:end]
+    trace = fused.trace_of(examples[:num_inputs], states, examples[end:])
+    reach = fused.reach
+    for place in reach.tensors:
+        if place.route is None:
+            raise RuntimeError(
+                f"flexsn: {describe(fused.core)} captures a tensor ({place.path}) in a way that torch.compile "
+                "cannot follow; make it an attribute of the core, a closure or a global, or pass it in "
+                "static_inputs"
+            )
+    return Compiled(trace, reach.plain_routes, tuple(place.route for place in reach.tensors))

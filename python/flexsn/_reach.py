@@ -1,0 +1,787 @@
+"""Finds everything a core can reach, so that a trace of it is reused only while all of that is unchanged.
+
+`_Walk` starts at the core and follows what its code names: closure cells, defaults, globals, attributes.
+Each thing found leaves a line in the key (its path and what it is) and a guard (what must still be there).
+An attribute is followed if some code on the way reads an attribute of that name; code that can read
+attributes by other means (`getattr`, `vars`, ...) opens all of them. Code and objects of torch, numpy, flexsn
+and the standard library are closed: held by identity, not looked into.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import collections
+import dis
+import enum
+import functools
+import importlib.util
+import inspect
+import operator
+import reprlib
+import struct
+import sys
+import sysconfig
+import types
+import typing
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+__all__ = ["Place", "Reach", "Route", "describe", "difference", "follow", "source_of"]
+
+
+#: Steps from a core to a value: ("attr", name), ("item", key), ("cell", index) or ("global", name).
+Route = tuple[tuple[str, Any], ...]
+
+
+def follow(core: Any, route: Route) -> Any:
+    """Reads the value at the end of a route. A compiler that traces this sees where the value comes from."""
+    value = core
+    for kind, name in route:
+        if kind == "attr":
+            value = getattr(value, name)
+        elif kind == "item":
+            value = value[name]
+        elif kind == "cell":
+            value = value.__closure__[name].cell_contents
+        else:
+            value = value.__globals__[name]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a core finds a tensor; `get()` reads it anew."""
+
+    path: str
+    get: Callable[[], Tensor] = field(repr=False)
+    route: Route | None = field(default=None, repr=False)
+    """The way from the core to it, where it is made of ordinary reads."""
+
+
+class Reach:
+    """Everything a core can reach: code, plain values, tensors by place."""
+
+    __slots__ = (
+        "key", "tensors", "plain_routes", "_absent", "_cells", "_contents", "_default_dtype", "_functions", "_held",
+        "_objects", "_plain", "_tensor_facts",
+    )  # fmt: skip
+
+    key: Hashable
+    """Equal for two cores that trace to the same neuron."""
+    tensors: tuple[Place, ...]
+    """The captured tensors, each once, where it is found first."""
+    plain_routes: tuple[tuple[Route, Any], ...]
+    """Plain values that ordinary reads from the core come to."""
+
+    def __init__(self, core: Callable[..., Any]) -> None:
+        walk = _Walk()
+        walk.run(core)
+        # Numbers that meet integer tensors, and tensors made from numbers, take this type.
+        self._default_dtype = torch.get_default_dtype()
+        self.key = (("torch default dtype", (torch.dtype, self._default_dtype)), *walk.lines)
+        self.tensors = tuple(walk.places)
+        self.plain_routes = tuple(walk.plain_routes)
+        self._plain = {"torch default dtype": self._default_dtype} | walk.plain
+        self._held = tuple(walk.held)
+        self._absent = tuple(walk.absent)
+        self._cells = tuple(walk.cells)
+        self._functions = tuple(walk.functions)
+        self._objects = tuple(walk.objects)
+        self._contents = tuple(walk.contents)
+        self._tensor_facts = tuple(walk.tensor_facts)
+
+    def current(self) -> bool:
+        """Says whether nothing the core can reach has changed since this object was made.
+
+        A value replaced by an equal one counts as changed; a new `Reach` of the core then has an equal key.
+        """
+        try:
+            for holder, name, value in self._held:
+                if holder[name] is not value:
+                    return False
+            for cell, value in self._cells:
+                if cell.cell_contents is not value:
+                    return False
+            for function, code, defaults, keyword_defaults in self._functions:
+                if (
+                    function.__code__ is not code
+                    or function.__defaults__ is not defaults
+                    or function.__kwdefaults__ is not keyword_defaults
+                ):
+                    return False
+            for holder, name in self._absent:
+                if name in holder:
+                    return False
+            for thing, kind, attributes in self._objects:
+                if thing.__class__ is not kind or thing.__dict__ is not attributes:
+                    return False
+            for tensor, dtype, shape, requires_grad, device in self._tensor_facts:
+                if (
+                    tensor.dtype is not dtype
+                    or tensor.requires_grad is not requires_grad
+                    or tensor.shape != shape
+                    or tensor.device != device
+                ):
+                    return False
+            for unchanged in self._contents:
+                if not unchanged():
+                    return False
+        except (KeyError, ValueError, AttributeError):
+            # A name, the value of a cell or a `__dict__` is gone.
+            return False
+        return torch.get_default_dtype() is self._default_dtype
+
+
+def difference(before: Reach, after: Reach) -> str:
+    """Says what changed between two reaches of a core, for example "self.alpha was 2.0 and is 3.0"."""
+    old, new = dict(before.key), dict(after.key)
+    changes = []
+    for path in old | new:
+        if old.get(path) == new.get(path):
+            continue
+        if path not in new:
+            changes.append(f"{path} was {_in_words(before, path)} and is gone")
+        elif path not in old:
+            changes.append(f"{path} is new: {_in_words(after, path)}")
+        elif old[path][0] is _CODE and new[path][0] is _CODE:
+            changes.append(f"the code of {path} changed")
+        else:
+            was, now = _in_words(before, path), _in_words(after, path)
+            changes.append(f"{path} is another {now}" if was == now else f"{path} was {was} and is {now}")
+    if len(changes) > 3:
+        changes[3:] = [f"and {len(changes) - 3} more"]
+    return "; ".join(changes) or "nothing changed"
+
+
+def describe(core: Callable[..., Any]) -> str:
+    """Names a core briefly: `partial(name)`, the name of the function, or the name of its type."""
+    if isinstance(core, functools.partial):
+        return f"partial({describe(core.func)})"
+    return getattr(core, "__name__", None) or type(core).__name__
+
+
+def source_of(core: Callable[..., Any]) -> tuple[str, int] | None:
+    """Finds the file and the first line of a core's code; None where it has no Python code."""
+    if isinstance(core, functools.partial):
+        return source_of(core.func)
+    function = inspect.unwrap(core)
+    if not hasattr(function, "__code__"):
+        function = core.forward if isinstance(core, torch.nn.Module) else type(core).__call__
+        function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+# ---- what is closed and what is followed
+
+
+_HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: not one of the static types of C code.
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_closed(module_name: str) -> bool:
+    """Says whether a module belongs to torch, numpy, flexsn or the standard library."""
+    root = module_name.partition(".")[0]
+    if root in ("builtins", "torch", "numpy", "flexsn"):
+        return True
+    if root not in sys.stdlib_module_names:
+        return False
+    # A file of the user may have the name of a module of the standard library.
+    file = getattr(sys.modules.get(root), "__file__", None)
+    return file is None or file.startswith(sysconfig.get_path("stdlib"))
+
+
+def _is_closed_class(kind: type) -> bool:
+    module = str(kind.__module__)
+    if not _is_closed(module):
+        return False
+    # A class that closed code makes for a user (`make_dataclass`) bears the name of its maker's module, but
+    # is not to be found there.
+    outermost = kind.__qualname__.partition(".")[0]
+    return not kind.__flags__ & _HEAP_TYPE or hasattr(sys.modules.get(module), outermost)
+
+
+def _is_class_of_flexsn(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] == "flexsn"
+
+
+# Closed bases that read no attribute of a user's object by themselves, and that keep nothing about it outside
+# its `__dict__` and its elements.
+_TRANSPARENT_BASES = frozenset({
+    object, torch.nn.Module, torch.autograd.Function, abc.ABC, typing.Generic, typing.Protocol,
+    types.SimpleNamespace, argparse.Namespace, types.MappingProxyType, dict, list, tuple, set, frozenset,
+    collections.OrderedDict, collections.defaultdict, collections.Counter, collections.deque,
+})  # fmt: skip
+
+# Internals of modules (hooks and the like) and of autograd functions, and the hidden state of stateful
+# modules (ours, SpikingJelly's), which changes with each call and which no step may read.
+_NOT_FOLLOWED = frozenset(torch.nn.Module().__dict__) - {"training"} | {
+    "_memories", "_memories_rv", "_backward_cls",
+}  # fmt: skip
+
+# Names by which code can read attributes that it does not spell out.
+_REFLECTIVE = frozenset({
+    "getattr", "hasattr", "vars", "dir", "eval", "exec", "attrgetter", "methodcaller", "getmembers",
+    "__dict__", "__getattribute__", "asdict", "astuple", "parameters", "named_parameters", "buffers",
+    "named_buffers", "children", "named_children", "modules", "named_modules", "state_dict", "get_parameter",
+    "get_buffer", "get_submodule", "_parameters", "_buffers", "_modules",
+})  # fmt: skip
+
+# Methods that torch calls without the user's code naming them.
+_CALLED_BY_TORCH = frozenset({"forward", "backward", "setup_context", "jvp", "vmap"})
+_CONSTRUCTORS = frozenset({"__new__", "__init__", "__post_init__"})
+# Special methods that do not run in a step that merely reads an object: they make, change, copy or print one.
+_NOT_CALLED = _CONSTRUCTORS | {
+    "__init_subclass__", "__set_name__", "__class_getitem__", "__del__", "__repr__", "__str__", "__format__",
+    "__dir__", "__sizeof__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+    "__getnewargs__", "__copy__", "__deepcopy__", "__replace__", "__setattr__", "__delattr__",
+}  # fmt: skip
+
+
+def _parts_of_callable(value: Any) -> tuple[str, ...]:
+    """Gives the attributes in which a callable or descriptor holds what it wraps; none for other values."""
+    if isinstance(value, types.MethodType):
+        return "__self__", "__func__"
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return "func", "args", "keywords"
+    if isinstance(value, (staticmethod, classmethod)):
+        return ("__func__",)
+    if isinstance(value, property):
+        return ("fget",)
+    if isinstance(value, functools.cached_property):
+        return ("func",)
+    if isinstance(value, functools._lru_cache_wrapper):
+        return ("__wrapped__",)
+    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        owner = value.__self__
+        return () if owner is None or isinstance(owner, (types.ModuleType, type)) else ("__self__",)
+    return ()
+
+
+# ---- code
+
+_CODE = "function"
+_GLOBAL_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_ATTRIBUTE_LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
+
+
+class _Names(NamedTuple):
+    """What a code object and those nested in it name."""
+
+    globals: tuple[str, ...]
+    attributes: frozenset[str]
+    imports: tuple[tuple[int, str], ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> _Names:
+    names: dict[str, None] = {}
+    attributes: set[str] = set()
+    imports: dict[tuple[int, str], None] = {}
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    for index, each in enumerate(instructions):
+        if each.opname in _GLOBAL_LOADS:
+            names[each.argval] = None
+        elif each.opname in _ATTRIBUTE_LOADS:
+            attributes.add(each.argval)
+        elif each.opname == "IMPORT_NAME":
+            # Two operands stand before it: the level of a relative import, and the names wanted.
+            imports[instructions[index - 2].argval, each.argval] = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _names(constant)
+            names |= dict.fromkeys(inner.globals)
+            attributes |= inner.attributes
+            imports |= dict.fromkeys(inner.imports)
+        elif isinstance(constant, tuple):
+            # `case Config(alpha=a)` keeps the names of the attributes that it reads in a tuple.
+            attributes.update(each for each in constant if isinstance(each, str))
+    return _Names(tuple(names), frozenset(attributes), tuple(imports))
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_value(code: types.CodeType) -> Hashable:
+    """Gives what identifies the work of a code object, without where it stands in a file."""
+    return (
+        code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_freevars,
+        code.co_cellvars, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
+        tuple(map(_constant_value, code.co_consts)),
+    )  # fmt: skip
+
+
+def _constant_value(constant: Any) -> Hashable:
+    """Gives what identifies a constant of code, a key of a dict or a member of a set."""
+    if isinstance(constant, types.CodeType):
+        return _CODE, _code_value(constant)
+    if isinstance(constant, (tuple, frozenset)):
+        return type(constant), type(constant)(map(_constant_value, constant))
+    return _plain_value(constant) or _Same(constant)
+
+
+# ---- values
+
+
+class _Same:
+    """Equal only where the value is the same object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+_EXACT_TYPES = frozenset({
+    bool, int, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device,
+    torch.layout, torch.memory_format,
+})  # fmt: skip
+
+
+def _plain_value(value: Any) -> Hashable | None:
+    """Gives what identifies a plain value, its type and the sign of a zero included; None for others."""
+    kind = type(value)
+    if kind in _EXACT_TYPES:
+        return kind, value
+    if isinstance(value, enum.Enum):
+        return kind, _Same(value)
+    if isinstance(value, numpy.generic):
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, float):
+        return kind, struct.pack("d", value)
+    if isinstance(value, complex):
+        return kind, struct.pack("dd", value.real, value.imag)
+    for base in (int, str, bytes):
+        if isinstance(value, base):
+            return kind, base.__repr__(value)
+    if kind is range or kind is slice:
+        return kind, tuple(map(_constant_value, (value.start, value.stop, value.step)))
+    return None
+
+
+def _in_words(reach: Reach, path: str) -> str:
+    """Describes what a reach holds at a path."""
+    if path in reach._plain:
+        return reprlib.repr(reach._plain[path])
+    what, *facts = dict(reach.key)[path]
+    if what is Tensor:
+        dtype, shape, requires_grad, device = facts[:4]
+        gradient = " that requires grad" if requires_grad else ""
+        return f"{str(dtype).removeprefix('torch.')} tensor of shape {list(shape)} on {device}{gradient}"
+    if what == "length":
+        return str(facts[1])
+    return what
+
+
+# ---- guards of contents
+
+
+def _same_elements(now: Collection[Any], before: tuple[Any, ...]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _same_items(now: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
+    return _same_elements(now.keys(), keys) and all(map(operator.is_, now.values(), values))
+
+
+def _same_members(now: Collection[Any], before: tuple[Any, ...]) -> bool:
+    return len(now) == len(before) and set(map(id, now)) == set(map(id, before))
+
+
+def _same_array(now: numpy.ndarray, dtype: numpy.dtype, shape: tuple[int, ...], content: bytes) -> bool:
+    return now.dtype == dtype and now.shape == shape and now.tobytes() == content
+
+
+def _same_length(now: Collection[Any], length: int) -> bool:
+    return len(now) == length
+
+
+def _still_reads(read: Callable[[], Any], value: Any) -> bool:
+    return read() is value
+
+
+_EMPTY = object()
+
+
+def _cell_content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _slot_content(slot: types.MemberDescriptorType, owner: Any) -> Any:
+    try:
+        return slot.__get__(owner)
+    except AttributeError:
+        return _EMPTY
+
+
+def _then(route: Route | None, kind: str, name: Any) -> Route | None:
+    return None if route is None else (*route, (kind, name))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+# ---- the walk
+
+
+class _Walk:
+    """One walk from a core: the lines of its key, its tensors, its guards."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, Hashable]] = []
+        self.plain: dict[str, Any] = {}
+        self.plain_routes: list[tuple[Route, Any]] = []
+        self.places: list[Place] = []
+        # Guards, each kind in the form that `Reach.current` checks.
+        self.held: list[tuple[Any, str, Any]] = []
+        self.absent: list[tuple[Any, str]] = []
+        self.cells: list[tuple[types.CellType, Any]] = []
+        self.functions: list[tuple[types.FunctionType, types.CodeType, Any, Any]] = []
+        self.objects: list[tuple[Any, type, dict[str, Any]]] = []
+        self.tensor_facts: list[tuple[Any, ...]] = []
+        self.contents: list[Callable[[], bool]] = []
+
+        self._pending: collections.deque[tuple[Any, str, Callable[[], Any], Route | None]] = collections.deque()
+        # Where a value was found first, by its id; kept alive so that no id is given out again.
+        self._first: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._guarded: set[tuple[int, str]] = set()
+        self._class_paths: set[str] = set()
+        self._named: set[str] = set()
+        # What has attributes to follow, called with the names that are new and whether all are wanted.
+        self._openers: list[Callable[[frozenset[str], bool], None]] = []
+        self._opened: frozenset[str] = frozenset()
+        self._all_open = False
+
+    def run(self, core: Any) -> None:
+        """Walks until neither a new value nor a new name turns up."""
+        if isinstance(core, types.MethodType):
+            for name, path in (("__self__", "self"), ("__func__", "core")):
+                part = getattr(core, name)
+                self._add(part, path, functools.partial(_itself, part), (("attr", name),))
+        else:
+            kinds = {types.FunctionType: "core", functools.partial: "partial", torch.nn.Module: "module"}
+            path = next((path for kind, path in kinds.items() if isinstance(core, kind)), "self")
+            self._add(core, path, functools.partial(_itself, core), ())
+        while True:
+            while self._pending:
+                self._look_at(*self._pending.popleft())
+            new = frozenset(self._named) - self._opened
+            if not new:
+                return
+            self._opened |= new
+            self._all_open = not _REFLECTIVE.isdisjoint(self._opened)
+            for opener in tuple(self._openers):
+                opener(new, self._all_open)
+
+    def _look_at(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        """Writes down what a value is and adds what it leads to."""
+        plain = _plain_value(value)
+        if plain is not None:
+            self.lines.append((path, plain))
+            self.plain[path] = value
+            if route is not None:
+                self.plain_routes.append((route, value))
+            if isinstance(value, enum.Enum):
+                self._class(type(value))
+        elif isinstance(value, type):
+            self.lines.append((path, ("class", self._class(value, True, route) or _Same(value))))
+        elif type(value) in (tuple, frozenset, torch.Size):
+            # Whether two equal tuples are one object is Python's choice, so it is not written down.
+            self._container(value, path, route)
+        elif id(value) in self._first:
+            self.lines.append((path, (f"the same as {self._first[id(value)]}",)))
+        else:
+            self._first[id(value)] = path
+            self._kept.append(value)
+            self._look_at_new(value, path, read, route)
+
+    def _look_at_new(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        if isinstance(value, Tensor):
+            self._tensor(value, path, read, route)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path, route)
+        elif isinstance(value, types.ModuleType):
+            self._module(value, path, route)
+        elif parts := _parts_of_callable(value):
+            self.lines.append((path, (type(value).__name__, getattr(value, "__name__", None))))
+            for name in parts:
+                read_part = functools.partial(getattr, value, name)
+                self._add(read_part(), f"{path}.{name}", read_part, _then(route, "attr", name))
+        elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            content = value.tobytes()
+            self.lines.append((path, ("array", value.dtype.str, value.shape, content)))
+            self.contents.append(
+                functools.partial(_same_array, value, value.dtype, value.shape, content)
+            )
+        else:
+            self._object(value, path, route)
+
+    # Kinds of values.
+
+    def _tensor(self, tensor: Tensor, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        dtype, shape, requires_grad, device = tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device
+        kind = Tensor if _is_closed_class(type(tensor)) else type(tensor)
+        self.lines.append((path, (Tensor, dtype, tuple(shape), requires_grad, device.type, kind)))
+        self.tensor_facts.append((tensor, dtype, shape, requires_grad, device))
+        self.places.append(Place(path, read, route))
+
+    def _function(self, function: types.FunctionType, path: str, route: Route | None) -> None:
+        code, scope = function.__code__, function.__globals__
+        closed = _is_closed(str(scope.get("__name__")))
+        if closed and not function.__closure__:
+            self.lines.append((path, (_CODE, _Same(function))))
+            return
+        # A closed function with a closure is often a decorator around a function of the user.
+        self.lines.append((path, (_CODE, _code_value(code))))
+        defaults, keyword_defaults = function.__defaults__, function.__kwdefaults__
+        self.functions.append((function, code, defaults, keyword_defaults))
+        of_path = "" if path == "core" else f" of {path}"
+        for index, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or ())):
+            self._cell(name, cell, f"closure {name}{of_path}", _then(route, "cell", index))
+        if defaults:
+            names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+            for index, name in enumerate(names):
+                read = functools.partial(operator.getitem, defaults, index)
+                way = _then(_then(route, "attr", "__defaults__"), "item", index)
+                self._add(read(), f"default {name}{of_path}", read, way)
+        if keyword_defaults:
+            self._hold_length(keyword_defaults)
+            for name in keyword_defaults:
+                way = _then(_then(route, "attr", "__kwdefaults__"), "item", name)
+                self._hold(keyword_defaults, name, f"default {name}{of_path}", way)
+        if not closed:
+            self._scope(_names(code), scope, of_path, route)
+        if function.__dict__:
+            self._follow(functools.partial(self._open_object, function, function.__dict__, path, route))
+
+    def _scope(
+        self, names: _Names, scope: dict[str, Any], of_path: str, route: Route | None
+    ) -> None:
+        """Follows the globals, the attributes and the import statements of a function."""
+        self._named |= names.attributes | _REFLECTIVE.intersection(names.globals)
+        for name in names.globals:
+            if name in scope:
+                self._hold(scope, name, f"global {name}{of_path}", _then(route, "global", name))
+            else:
+                self._hold_absence(scope, name)
+        for level, name in names.imports:
+            if level:
+                name = importlib.util.resolve_name("." * level + name, scope.get("__package__") or "")
+            for module in {name: None, name.partition(".")[0]: None}:
+                if module in sys.modules:
+                    self._hold(sys.modules, module, f"import {module}{of_path}", None)
+                else:
+                    self._hold_absence(sys.modules, module)
+
+    def _cell(self, name: str, cell: types.CellType, path: str, route: Route | None) -> None:
+        if (id(cell), "cell") in self._guarded:
+            return
+        self._guarded.add((id(cell), "cell"))
+        self._kept.append(cell)
+        value = _cell_content(cell)
+        if value is _EMPTY:
+            self.lines.append((path, ("empty",)))
+            read = functools.partial(_cell_content, cell)
+            self.contents.append(functools.partial(_still_reads, read, _EMPTY))
+            return
+        self.cells.append((cell, value))
+        if name == "__class__" and isinstance(value, type):
+            # The cell behind `super()`: the class is used, but no object is made of it.
+            self._class(value)
+        else:
+            self._add(value, path, functools.partial(getattr, cell, "cell_contents"), route)
+
+    def _module(self, module: types.ModuleType, path: str, route: Route | None) -> None:
+        self.lines.append((path, ("module", module.__name__)))
+        if _is_closed(module.__name__):
+            return
+
+        def open_names(names: frozenset[str], all_open: bool) -> None:
+            for name in sorted(names & module.__dict__.keys()):
+                self._hold(module.__dict__, name, f"{path}.{name}", _then(route, "attr", name))
+
+        self._follow(open_names)
+
+    def _class(
+        self, kind: type, constructed: bool = False, route: Route | None = None
+    ) -> str | None:
+        """Follows a class and gives the path it is known by; None for a closed one."""
+        if _is_closed_class(kind):
+            return None
+        path = self._first.get(id(kind))
+        if path is None:
+            path = f"class {kind.__qualname__}"
+            while path in self._class_paths:
+                path += "'"
+            self._class_paths.add(path)
+            self._first[id(kind)] = path
+            self._kept.append(kind)
+            bases = tuple(self._class(base) or _Same(base) for base in kind.__mro__[1:])
+            self.lines.append((path, ("class", bases, _Same(type(kind)))))
+            self._follow(functools.partial(self._open_class, kind, path, route))
+        if constructed:
+            for name in sorted(_CONSTRUCTORS & kind.__dict__.keys()):
+                self._hold(kind.__dict__, name, f"{path}.{name}", None, kind)
+        return path
+
+    def _object(self, value: Any, path: str, route: Route | None) -> None:
+        kind = type(value)
+        what = f"object of class {kind.__qualname__}"
+        has_elements = isinstance(
+            value, (dict, types.MappingProxyType, list, collections.deque, tuple, set, frozenset)
+        )
+        is_followed = isinstance(value, (torch.nn.Module, types.SimpleNamespace, argparse.Namespace))
+        if _is_closed_class(kind) and not (has_elements or is_followed or _is_class_of_flexsn(kind)):
+            self.lines.append((path, (what, _Same(value))))
+            return
+        attributes = getattr(value, "__dict__", None)
+        slots = [
+            member
+            for base in kind.__mro__
+            for member in base.__dict__.values()
+            if type(member) is types.MemberDescriptorType
+        ]
+        closed_code_reads_it = any(
+            base not in _TRANSPARENT_BASES and _is_closed_class(base) and not _is_class_of_flexsn(base)
+            for base in kind.__mro__
+        )
+        all_in_view = has_elements or is_followed
+        if attributes is not None or slots:
+            all_in_view = all_in_view or not closed_code_reads_it
+        identity = () if all_in_view else (_Same(value),)
+        self.lines.append((path, (what, self._class(kind) or _Same(kind), *identity)))
+        if has_elements:
+            self._container(value, path, route)
+        for slot in slots:
+            read = functools.partial(_slot_content, slot, value)
+            self.contents.append(functools.partial(_still_reads, read, read()))
+            if read() is not _EMPTY:
+                self._add(read(), f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
+        if attributes is not None:
+            self.objects.append((value, kind, attributes))
+            self._follow(functools.partial(self._open_object, value, attributes, path, route))
+            if closed_code_reads_it:
+                self._open_object(value, attributes, path, route, frozenset(), True)
+
+    def _container(self, value: Any, path: str, route: Route | None) -> None:
+        kind = type(value)
+        if isinstance(value, (dict, types.MappingProxyType)):
+            keys = tuple(value.keys())
+            self.lines.append((f"keys of {path}", ("keys", kind, tuple(map(_constant_value, keys)))))
+            self.contents.append(functools.partial(_same_items, value, keys, tuple(value.values())))
+            for key in keys:
+                read = functools.partial(operator.getitem, value, key)
+                self._add(value[key], f"{path}[{reprlib.repr(key)}]", read, _then(route, "item", key))
+        elif isinstance(value, (set, frozenset)):
+            others = [each for each in value if not isinstance(each, tuple) and _plain_value(each) is None]
+            # By identity: `in` would compare tensors.
+            ids = set(map(id, others))
+            plain = frozenset(_constant_value(each) for each in value if id(each) not in ids)
+            self.lines.append((f"members of {path}", ("members", kind, plain)))
+            self.contents.append(functools.partial(_same_members, value, tuple(value)))
+            for index, each in enumerate(others):
+                self._add(each, f"{path}{{{index}}}", functools.partial(_itself, each), None)
+        else:
+            self.lines.append((f"length of {path}", ("length", kind, len(value))))
+            if not isinstance(value, tuple):
+                self.contents.append(functools.partial(_same_elements, value, tuple(value)))
+            for index, each in enumerate(value):
+                read = functools.partial(operator.getitem, value, index)
+                self._add(each, f"{path}[{index}]", read, _then(route, "item", index))
+
+    # Attributes, opened as their names turn up.
+
+    def _follow(self, opener: Callable[[frozenset[str], bool], None]) -> None:
+        self._openers.append(opener)
+        opener(self._opened, self._all_open)
+
+    def _open_class(
+        self, kind: type, path: str, route: Route | None, names: frozenset[str], all_open: bool
+    ) -> None:
+        for name, value in kind.__dict__.items():
+            is_storage = isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
+            if is_storage or name in _NOT_FOLLOWED:
+                continue
+            special = name.startswith("__") and name.endswith("__")
+            called = name in _CALLED_BY_TORCH or (special and isinstance(value, types.FunctionType))
+            if (called and name not in _NOT_CALLED) or name in names or (all_open and not special):
+                self._hold(kind.__dict__, name, f"{path}.{name}", _then(route, "attr", name), kind)
+        for base in kind.__mro__[1:]:
+            if not _is_closed_class(base):
+                wanted = base.__dict__.keys() if all_open else names & base.__dict__.keys()
+                for name in wanted - kind.__dict__.keys():
+                    self._hold_absence(kind.__dict__, name, kind)
+
+    def _open_object(
+        self,
+        owner: Any,
+        attributes: dict[str, Any],
+        path: str,
+        route: Route | None,
+        names: frozenset[str],
+        all_open: bool,
+    ) -> None:
+        groups = [attributes]
+        if isinstance(owner, torch.nn.Module):
+            groups += [attributes[group] for group in ("_parameters", "_buffers", "_modules")]
+            names |= {"forward"}
+        ours = any(map(_is_class_of_flexsn, type(owner).__mro__))
+        for group in groups:
+            wanted = sorted(names & group.keys())
+            if all_open:
+                # What is private in an object of ours is about running a neuron, not about its step.
+                wanted += [name for name in group if not (ours and name.startswith("_"))]
+                self._hold_length(group)
+            for name in wanted:
+                if name not in _NOT_FOLLOWED:
+                    self._hold(group, name, f"{path}.{name}", _then(route, "attr", name))
+        for base in type(owner).__mro__:
+            if not _is_closed_class(base):
+                for name in (names & base.__dict__.keys()) - attributes.keys():
+                    self._hold_absence(attributes, name)
+
+    # One step of the walk.
+
+    def _add(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        self._pending.append((value, path, read, route))
+
+    def _hold(
+        self, holder: Any, name: str, path: str, route: Route | None, owner: Any = None
+    ) -> None:
+        """Guards what a dict holds under a name, and adds it; once for each place.
+
+        The owner stands for a dict that is a new object each time it is asked for.
+        """
+        place = (id(holder if owner is None else owner), name)
+        if place not in self._guarded:
+            self._guarded.add(place)
+            self.held.append((holder, name, holder[name]))
+            self._add(holder[name], path, functools.partial(operator.getitem, holder, name), route)
+
+    def _hold_length(self, holder: dict[str, Any]) -> None:
+        """Guards that a dict gets no further names; once for each dict."""
+        if (id(holder), "") not in self._guarded:
+            self._guarded.add((id(holder), ""))
+            self.contents.append(functools.partial(_same_length, holder, len(holder)))
+
+    def _hold_absence(self, holder: Any, name: str, owner: Any = None) -> None:
+        """Guards that a dict gets nothing under a name, which would hide what is found elsewhere."""
+        place = (id(holder if owner is None else owner), name)
+        if place not in self._guarded:
+            self._guarded.add(place)
+            self.absent.append((holder, name))

@@ -1,0 +1,344 @@
+"""Records one step and its gradients as a graph of ATen functions, each with the line of the user's code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+import torch
+
+from . import _torch
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(__file__) + os.sep
+
+
+READS_A_VALUE = (
+    "reads the value of a tensor (if, while, float(), .item()); a step is traced once for all data: choose "
+    'with torch.where, or use backend="torch"'
+)
+
+
+class TraceError(ValueError):
+    """The core cannot be fused; the text says why, where, and what to do."""
+
+
+class NoDerivative(TraceError):
+    """A function of the core has no derivative in torch, so the core can be run but not trained."""
+
+
+@dataclass(frozen=True)
+class Like:
+    """What is known of an argument before it is there: type, device, shape of one step."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[int, ...]
+
+
+#: a tensor that may be a parameter: its node, that of its gradient, and the tensor
+Candidate = tuple[torch.fx.Node, torch.fx.Node | None, torch.Tensor]
+
+
+@dataclass
+class Recorded:
+    """One recording: the graph, and which nodes of it are what."""
+
+    module: torch.fx.GraphModule
+    returned: int
+    results: list[torch.fx.Node]
+    tangents: dict[int, torch.fx.Node]
+    primal_grads: list[torch.fx.Node | None]
+    candidates: list[Candidate]
+    #: what is made from parameters without a gradient (under no_grad)
+    flat: list[torch.fx.Node]
+    #: where the core reads the size of a tensor first; None where it does not
+    reads_size_at: str | None
+
+
+def user_frame(frame: Any) -> str:
+    """The innermost line of the user's code, "file:line"; "" for what autograd does by itself."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_OWN):
+            return ""
+        if not name.startswith((_TORCH, "<frozen")):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+#: functions that change their first argument and are spelled without a trailing underscore
+_CHANGING = {"__setitem__", "__delitem__"} | {
+    f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+}
+_HARMLESS = {"requires_grad_", "share_memory_"}
+_SIZES = {
+    "shape",
+    "size",
+    "numel",
+    "nelement",
+    "__len__",
+    "stride",
+    "nbytes",
+    "is_contiguous",
+    "untyped_storage",
+}
+#: functions that read nothing but the shape or type of other arguments than the first
+_LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
+_VALUES = {"item", "tolist", "is_nonzero", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
+_PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
+
+
+def _changes_its_argument(name: str, keywords: dict[str, Any]) -> bool:
+    if keywords.get("inplace") is True or name in _CHANGING:
+        return True
+    return name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+
+
+#: stands in place of a line at a node that only cuts a parameter off
+CUT = "flexsn: cut"
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every torch function of a core: notes its line, and finds the tensors that are parameters.
+
+    Live is what depends on an input or a state. Where another tensor with a gradient meets a live one, it
+    enters the step: there a leaf stands in for it, whose gradient is that of this entry alone and not also
+    that of what is made from the tensor elsewhere.
+    """
+
+    def __init__(self, core_name: str) -> None:
+        super().__init__()
+        self.core_name = core_name
+        self.seen: dict[int, torch.Tensor] = {}
+        self.live: dict[int, torch.Tensor] = {}
+        self.leaves: dict[int, torch.Tensor] = {}
+        self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.flat: list[torch.Tensor] = []
+        self.reads_size_at: str | None = None
+
+    def note(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            self.seen[id(value)] = value
+
+    def start(self, primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies of the arguments: the core may change them, which autograd would not allow for leaves."""
+        copies = [primal.clone() for primal in primals]
+        self.live.update((id(copy), copy) for copy in copies)
+        return copies
+
+    def leaf_for(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad or id(value) in self.live:
+            return value
+        if id(value) not in self.leaves:
+            with _torch.written_at(CUT):
+                leaf = value.detach()
+                # What can be changed in place would change the leaf with it.
+                leaf = (leaf.clone() if _torch.is_functional(leaf) else leaf).requires_grad_()
+            self.leaves[id(value)] = leaf
+            self.entries.append((value, leaf))
+        return self.leaves[id(value)]
+
+    def changed(self, first: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A tensor that is changed stays the object that it is; its history becomes that of the leaf."""
+        for value in first:
+            leaf = self.leaf_for(value)
+            if leaf is not value:
+                with _torch.written_at(CUT):
+                    value.copy_(leaf)
+        return first
+
+    def refuse(self, place: str, text: str) -> None:
+        raise TraceError(f"{self.core_name} ({place}): {text}")
+
+    def check(self, name: str, place: str, args: Sequence[Any], keywords: dict[str, Any]) -> None:
+        """Refuses what a recording could not show."""
+        if name == "data":
+            self.refuse(place, ".data goes past autograd; write .detach() instead")
+        if name in _PAST_TORCH:
+            self.refuse(
+                place,
+                "a tensor leaves torch (NumPy, another library), where a step cannot be "
+                'followed; write it with torch functions, or use backend="torch"',
+            )
+        if name in _VALUES:
+            self.refuse(place, READS_A_VALUE)
+        changed = [keywords["out"]] if isinstance(keywords.get("out"), torch.Tensor) else []
+        if args and _changes_its_argument(name, keywords):
+            changed.append(args[0])
+        if any(isinstance(tensor, torch.Tensor) and not _torch.is_functional(tensor) for tensor in changed):
+            self.refuse(
+                place,
+                f"{name} changes a tensor that is neither an input nor a state nor made from one; a "
+                "step may change nothing but its states: return it as one, or make a new tensor",
+            )
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        keywords = kwargs or {}
+        place = user_frame(sys._getframe(1))
+        name = getattr(func, "__name__", "")
+        if name == "__get__":  # of a property
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+        if place:
+            self.check(name, place, args, keywords)
+            if name in _SIZES and self.reads_size_at is None:
+                self.reads_size_at = place
+        given = pytree.tree_leaves((args, keywords))
+        if args and _changes_its_argument(name, keywords):
+            self.leaves.pop(id(args[0]), None)
+        live = any(id(value) in self.live for value in (args[:1] if name in _LIKE_ANOTHER else given))
+        if live and torch.is_grad_enabled():
+            first = self.changed(args[:1]) if _changes_its_argument(name, keywords) else args[:0]
+            rest, keywords = pytree.tree_map(self.leaf_for, (args[len(first) :], keywords))
+            args = (*first, *rest)
+        with _torch.written_at(place):
+            result = func(*args, **keywords)
+        for value in given:
+            self.note(value)
+        tracked = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
+        for value in pytree.tree_leaves(result):
+            if not isinstance(value, torch.Tensor):
+                continue
+            self.note(value)
+            if live:
+                self.live[id(value)] = value
+                self.leaves.pop(id(value), None)
+            elif tracked and not value.requires_grad and value.is_floating_point():
+                self.flat.append(value)
+        return result
+
+
+def _as_tuple(returned: Any, core_name: str) -> tuple[torch.Tensor, ...]:
+    values = (returned,) if isinstance(returned, torch.Tensor) else returned
+    if not isinstance(values, (tuple, list)):
+        raise TypeError(
+            f"{core_name} must return tensors (outputs, then new states), found {type(returned).__name__}"
+        )
+    for place, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{core_name} must return tensors (outputs, then new states), but value {place} is "
+                f"{type(value).__name__}"
+            )
+    return tuple(values)
+
+
+def record(
+    core: Callable,
+    likes: Sequence[Like],
+    captured: Sequence[torch.Tensor],
+    static: Sequence[Any],
+    carry: Sequence[bool] | None,
+    name: str,
+) -> Recorded:
+    """`carry` says which arguments carry a gradient; None: there are to be no gradients at all."""
+    counts: dict[str, Any] = {}
+
+    def joint(*primals: torch.Tensor) -> list[torch.Tensor]:
+        with _Watch(name) as watch:
+            for tensor in captured:
+                watch.note(tensor)
+            returned = _as_tuple(core(*watch.start(primals), *static), name)
+            carrying = [i for i, value in enumerate(returned) if value.requires_grad]
+            tangents = [torch.empty_like(returned[i]) for i in carrying]
+            wanted = [p for p in primals if p.requires_grad]
+            known = watch.live.keys() | {id(p) for p in primals} | {id(value) for value in returned}
+            sources = [tensor for key, tensor in watch.seen.items() if key not in known]
+            sources += [source for source, _ in watch.entries]
+            candidates = [tensor for key, tensor in watch.seen.items() if key not in known]
+            candidates += [leaf for _, leaf in watch.entries]
+            grads: Sequence[torch.Tensor | None] = [None] * (len(wanted) + len(candidates))
+            if carrying and (wanted or candidates):
+                grads = _torch.gradients([returned[i] for i in carrying], wanted + candidates, tangents)
+        counts.update(
+            returned=len(returned),
+            carrying=carrying,
+            wanted=[p.requires_grad for p in primals],
+            grads=[g is not None for g in grads],
+            sources=sources,
+            flat=len(watch.flat),
+            reads_size_at=watch.reads_size_at,
+        )
+        return [*returned, *tangents, *(g for g in grads if g is not None), *candidates, *watch.flat]
+
+    primals = [
+        torch.empty(
+            like.shape,
+            dtype=like.dtype,
+            device=like.device,
+            requires_grad=like.dtype.is_floating_point and carries,
+        )
+        for like, carries in zip(likes, carry or [False] * len(likes))
+    ]
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(carry is not None),
+        torch.autocast("cpu", enabled=False),
+    ):
+        try:
+            module = _torch.record(joint, primals)
+        except Exception as error:
+            _explain_failure(error, name)
+            raise
+    outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
+    place = 0
+
+    def take(count: int) -> list[torch.fx.Node]:
+        nonlocal place
+        place += count
+        return outputs[place - count : place]
+
+    results = take(counts["returned"])
+    tangents = dict(zip(counts["carrying"], take(len(counts["carrying"]))))
+    present = iter(take(sum(counts["grads"])))
+    grads = [next(present) if there else None for there in counts["grads"]]
+    wanted = sum(counts["wanted"])
+    primal_grads = iter(grads[:wanted])
+    candidates = list(zip(take(len(counts["sources"])), grads[wanted:], counts["sources"]))
+    return Recorded(
+        module,
+        counts["returned"],
+        results,
+        tangents,
+        [next(primal_grads) if carries else None for carries in counts["wanted"]],
+        candidates,
+        take(counts["flat"]),
+        counts["reads_size_at"],
+    )
+
+
+def _explain_failure(error: Exception, name: str) -> None:
+    """Says where torch failed and what to do. What the core itself raises stays as it is."""
+    trace, place, inside = error.__traceback__, "", False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        inside = file.startswith((_TORCH, _OWN))
+        if trace.tb_frame.f_code.co_name == "joint" and file.startswith(_OWN):
+            place = ""  # what called flexsn is not the core
+        elif not inside:
+            place = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    if isinstance(error, TraceError) or not inside or not place and isinstance(error, TypeError):
+        return
+    text = str(error)
+    where = f" ({place})" if place else ""
+    if (
+        "_local_scalar_dense" in text
+        or "data-dependent" in text.lower()
+        or "item()" in text
+        or "DataDependent" in type(error).__name__
+    ):
+        raise TraceError(f"{name}{where}: {READS_A_VALUE}") from error
+    if "derivative for" in text and "is not implemented" in text:
+        raise NoDerivative(f"{name}: {text.splitlines()[0]}") from error
+    raise TraceError(
+        f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "
+        f'mend it, or use backend="torch"'
+    ) from error

@@ -1,0 +1,241 @@
+"""From a Python core to a neuron's text: one step is traced with its gradients and handed to C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ._library import ops
+from ._listing import Listing
+from ._parameters import place_of, value_of
+from ._program import Program, program_of, run_program
+from ._reach import Reach, describe, difference
+from ._recording import Like, NoDerivative, Recorded, TraceError, record
+
+__all__ = ["Like", "Program", "Trace", "TraceError", "run_program", "trace"]
+
+
+@dataclass
+class Trace:
+    """A core as a neuron: its text, and how parameters are made from the tensors that the core captures."""
+
+    text: str
+    num_inputs: int
+    num_states: int
+    num_outputs: int
+    state_dtypes: tuple[torch.dtype, ...]
+    output_dtypes: tuple[torch.dtype, ...]
+    trainable: bool
+    #: why the core cannot be trained although it has floats to train; "" where nothing is wrong
+    untrainable: str = ""
+    #: which captured tensors `prepare` (or the kernel itself, where it is None) takes
+    captured: tuple[int, ...] = ()
+    prepare: Program | None = None
+    #: which parameters are to be cut off from the graph of `prepare`
+    detached: tuple[int, ...] = ()
+    listing: str = field(default="", repr=False)
+
+
+class _Unchanged:
+    """What a core can reach, which must be the same after tracing: a step has no hidden state."""
+
+    _GROUPS = ("_parameters", "_buffers", "_modules", "_memories")
+
+    def __init__(self, core: Callable) -> None:
+        self.core = core
+        self.reach = Reach(core)
+        self.objects = [(thing, attributes, dict(attributes)) for thing, _, attributes in self.reach._objects]
+        self.objects += [
+            (thing, attributes[group], dict(attributes[group]))
+            for thing, _, attributes in self.reach._objects
+            for group in self._GROUPS
+            if isinstance(attributes.get(group), dict)
+        ]
+
+    def restore(self) -> list[str]:
+        """Puts back what was assigned, and says what it was."""
+        changed = [] if self.reach.current() else [difference(self.reach, Reach(self.core))]
+        for thing, attributes, before in self.objects:
+            for key in attributes.keys() | before.keys():
+                if attributes.get(key) is not before.get(key):
+                    changed.append(f"{type(thing).__name__}.{key} was assigned")
+            attributes.update(before)
+            for key in attributes.keys() - before.keys():
+                del attributes[key]
+        return changed
+
+    def check(self, name: str) -> None:
+        changed = self.restore()
+        if changed:
+            raise TraceError(
+                f"{name} changes what it does not return ({'; '.join(changed[:3])}); "
+                "a step may change nothing "
+                'but its states: take it as an argument and return it as a new state, or use backend="torch"'
+            )
+
+
+def _list(
+    recorded: Recorded,
+    likes: Sequence[Like],
+    num_inputs: int,
+    captured: Sequence[torch.Tensor],
+    name: str,
+    sized: frozenset[int] = frozenset(),
+) -> Listing:
+    return Listing(recorded, num_inputs, len(likes) - num_inputs, likes[0].shape, captured, name, sized)
+
+
+def _text(listing: Listing) -> str:
+    text = ops.import_graph("\n".join(listing.lines))
+    listing.check_parameters()
+    return text
+
+
+def _other_shapes(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Shapes to trace at as well: all dimensions changed, or one at a time where that does not fit."""
+    changed = [max(dim, 1) + 1 for dim in shape]
+    single = [
+        tuple(changed[i] if i == at else dim for i, dim in enumerate(shape)) for at in range(len(shape))
+    ]
+    return [tuple(changed), *(single if len(shape) > 1 else [])]
+
+
+def _call(node: torch.fx.Node, places: dict[torch.fx.Node, int]) -> list[Any]:
+    arguments = torch.fx.map_arg((node.args, node.kwargs), lambda source: places[source])
+    return [*arguments[0], *sorted(arguments[1].items())]
+
+
+def _sized(first: Recorded, second: Recorded) -> tuple[frozenset[int], str]:
+    """Which calls have other arguments at another shape, and where a number differs first."""
+    nodes, others = list(first.module.graph.nodes), list(second.module.graph.nodes)
+    if [str(node.target) for node in nodes] != [str(node.target) for node in others]:
+        return frozenset(), ""
+    places, other_places = ({node: i for i, node in enumerate(group)} for group in (nodes, others))
+    found, line = set(), ""
+    for place, (node, other) in enumerate(zip(nodes, others)):
+        if node.op != "call_function":
+            continue
+        pairs = [(repr(a), repr(b)) for a, b in zip(_call(node, places), _call(other, other_places))]
+        if any(a != b for a, b in pairs):
+            found.add(place)
+            if not line and any(a != b and not a.startswith("[") for a, b in pairs):
+                line = place_of(node)
+    return frozenset(found), line
+
+
+def _free_of_shape(
+    core: Callable,
+    likes: Sequence[Like],
+    listing: Listing,
+    text: str,
+    captured: Sequence[torch.Tensor],
+    static: Sequence[Any],
+    carry: Sequence[bool] | None,
+) -> tuple[Listing, str]:
+    """The listing and text with nothing in them that depends on the step's shape; an error where there is."""
+    recorded, name, num_inputs = listing.recorded, listing.name, listing.num_inputs
+    if recorded.reads_size_at is None and not listing.uses_sizes():
+        return listing, text
+    here, failure = likes[0].shape, None
+    untried = set(range(len(here)))
+    for shape in _other_shapes(here):
+        others = [Like(like.dtype, like.device, shape) for like in likes]
+        try:
+            again = record(core, others, captured, static, carry, name)
+        except Exception as error:  # of the core, at a shape that it may not be made for
+            failure = error
+            continue
+        untried -= {i for i in untried if shape[i] != here[i]}
+        sized, line = _sized(recorded, again)
+        sized |= listing.sized
+        listing = _list(recorded, likes, num_inputs, captured, name, sized)
+        text = _text(listing)
+        if _text(_list(again, others, num_inputs, captured, name, sized)) != text:
+            place = line or recorded.reads_size_at
+            raise TraceError(
+                f"{name}{f' ({place})' if place else ''} computes something else at shape {list(shape)} than "
+                f"at {list(here)}: it reads the shape of a tensor into its arithmetic; pass such a number in "
+                'from outside, or use backend="torch"'
+            )
+        if not untried:
+            break
+    untried -= _fixed(len(here), listing.params)
+    if untried and recorded.reads_size_at is not None:
+        raise TraceError(
+            f"{name} ({recorded.reads_size_at}) reads the shape of a tensor and fails at other shapes than "
+            f"{list(here)}, where flexsn tries what it computes ({failure}); pass what depends on the shape "
+            'in from outside, or use backend="torch"'
+        ) from failure
+    return listing, text
+
+
+def _fixed(rank: int, params: Sequence[torch.fx.Node]) -> set[int]:
+    """Dimensions of the step that parameters fix."""
+    shapes = [value_of(node).shape for node in params]
+    return {rank - 1 - i for shape in shapes for i, dim in enumerate(reversed(shape)) if dim != 1}
+
+
+def trace(
+    core: Callable,
+    inputs: Sequence[Like],
+    states: Sequence[Like],
+    captured: Sequence[torch.Tensor],
+    static: Sequence[Any] = (),
+    requires_grad: Sequence[bool] | None = None,
+) -> Trace:
+    """Traces one step. `captured` are the tensors that the core can reach (static ones too)."""
+    name = describe(core)
+    states = list(states)
+    carry: Sequence[bool] | None = requires_grad or [True] * (len(inputs) + len(states))
+    if len(carry) != len(inputs) + len(states):
+        raise ValueError(
+            f"requires_grad must have an entry for each of {len(inputs)} inputs and {len(states)} states, "
+            f"found {len(carry)}"
+        )
+    unchanged = _Unchanged(core)
+    untrainable = ""
+    for _ in range(4):  # a state's type only grows: half, single, double
+        likes = [*inputs, *states]
+        try:
+            try:
+                recorded = record(core, likes, captured, static, carry, name)
+            except NoDerivative as error:
+                untrainable, carry = str(error), None
+                recorded = record(core, likes, captured, static, carry, name)
+        except Exception:
+            unchanged.restore()
+            raise
+        unchanged.check(name)
+        if recorded.returned < len(states):
+            raise ValueError(
+                f"{name} returned {recorded.returned} values, but num_states={len(states)} of them must be "
+                "new states"
+            )
+        grown = [
+            Like(torch.promote_types(state.dtype, value_of(node).dtype), state.device, state.shape)
+            for state, node in zip(states, recorded.results[recorded.returned - len(states) :])
+        ]
+        if grown == states:
+            break
+        states = grown
+    listing = _list(recorded, likes, len(inputs), captured, name)
+    listing, text = _free_of_shape(core, likes, listing, _text(listing), captured, static, carry)
+    captured_places, prepare = program_of(listing)
+    outputs = recorded.returned - len(states)
+    return Trace(
+        text=text,
+        num_inputs=len(inputs),
+        num_states=len(states),
+        num_outputs=outputs,
+        state_dtypes=tuple(state.dtype for state in states),
+        output_dtypes=tuple(value_of(node).dtype for node in recorded.results[:outputs]),
+        trainable=bool(recorded.tangents),
+        untrainable=untrainable,
+        captured=captured_places,
+        prepare=prepare,
+        detached=tuple(listing.detached),
+        listing="\n".join(listing.lines),
+    )

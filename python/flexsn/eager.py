@@ -1,0 +1,162 @@
+"""The eager loop: a core called step by step in plain PyTorch, which is backend "torch"."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def sequence_length(inputs: Sequence[Any], num_inputs: int | None) -> int:
+    """T of a call, after a check that the inputs are sequences of one length."""
+    if not inputs:
+        raise ValueError(
+            "a multi-step call needs at least one input: the number of steps is its leading dimension. "
+            'A core without inputs runs step by step: step_mode="s" with backend="torch"'
+        )
+    if num_inputs is not None and len(inputs) != num_inputs:
+        raise ValueError(f"expected {num_inputs} inputs, found {len(inputs)}")
+    if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].dim() > 0:
+        return inputs[0].shape[0]
+    for place, value in enumerate(inputs):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"input {place} must be a tensor, found {type(value).__name__}")
+        if value.dim() == 0:
+            raise ValueError(f"input {place} must have time as its first dimension, found a scalar")
+    length = inputs[0].shape[0]
+    for place in range(1, len(inputs)):
+        if inputs[place].shape[0] != length:
+            raise ValueError(
+                f"all inputs must have the same leading dim (time): input 0 has {length} steps, "
+                f"input {place} has {inputs[place].shape[0]}"
+            )
+    return length
+
+
+def call_core(
+    core: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    static: Sequence[Any],
+    num_outputs: int | None,
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    """One step: outputs and new states, after a check of their count."""
+    results = core(*inputs, *states, *static)
+    if isinstance(results, Tensor):
+        results = (results,)
+    elif not isinstance(results, (tuple, list)):
+        raise TypeError(
+            f"the core must return a tensor, or a tuple or list of tensors, found {type(results).__name__}"
+        )
+    for place, result in enumerate(results):
+        if not isinstance(result, Tensor):
+            raise TypeError(
+                f"result {place} of the core must be a tensor, found {type(result).__name__}"
+            )
+    found = len(results) - len(states)
+    if found < 0 or (num_outputs is not None and found != num_outputs):
+        expected = f"{len(states)} states" if num_outputs is None else (
+            f"{num_outputs} outputs and {len(states)} states"
+        )
+        raise ValueError(f"the core must return {expected}, found {len(results)} values")
+    return tuple(results[:found]), list(results[found:])
+
+
+def run_steps(
+    core: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    static: Sequence[Any],
+    num_outputs: int | None,
+    sequences: bool,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    """A sequence of at least one step: output sequences, last states and, if asked for, state sequences."""
+    states = list(states)
+    steps: list[tuple[Tensor, ...]] = []
+    state_steps: list[list[Tensor]] = []
+    for t in range(inputs[0].shape[0]):
+        outputs, states = call_core(core, [x[t] for x in inputs], states, static, num_outputs)
+        steps.append(outputs)
+        if sequences:
+            state_steps.append(states)
+    # A core may hand on a slice of an input; a state must not change with it, nor keep it alive.
+    states = [state.clone() if state._base is not None else state for state in states]
+    output_seqs = [torch.stack([step[i] for step in steps]) for i in range(len(steps[0]))]
+    if not sequences:
+        return output_seqs, states, None
+    state_seqs = [torch.stack([step[i] for step in state_steps]) for i in range(len(states))]
+    return output_seqs, states, state_seqs
+
+
+# ---- a state whose graph is gone ---------------------------------------------------------------------------
+# A state that is carried from batch to batch keeps the graph of the batch before, which the first backward
+# frees. PyTorch then says "trying to backward through the graph a second time", which names no cause. Marks
+# on the results of a call and a node on the states that enter the next one let us say what to do.
+
+
+class Visit:
+    """Whether backward has come to the results of one call."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def mark(self, _grad: Tensor) -> None:
+        self.seen = True
+
+
+def watched(results: Sequence[Tensor]) -> Visit:
+    """Marks the results of a call, so that a later backward through its states can tell what is wrong."""
+    visit = Visit()
+    for result in results:
+        if result.grad_fn is not None:
+            result.register_hook(visit.mark)
+    return visit
+
+
+class Carried(torch.autograd.Function):
+    """A state as it is; its gradient goes on only into a graph that is still there."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(state: Tensor, visit: Visit) -> Tensor:
+        return state.view_as(state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Visit], output: Tensor) -> None:
+        ctx.visit = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if ctx.visit.seen and _was_freed(ctx.next_functions[0][0]):
+            raise RuntimeError(
+                "backward has come to a state that was carried over from an earlier call, whose graph was "
+                "freed by an earlier backward: detach or reset between batches (functional.detach_net or "
+                "functional.reset_net), or keep the graph with retain_graph=True"
+            )
+        return grad, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _visit: None) -> Tensor:
+        return tangent.view_as(tangent)
+
+
+def _was_freed(node: Any, limit: int = 256) -> bool:
+    """Whether a node near this one in the graph has lost what it saved for backward."""
+    waiting, known = deque([node]), {node}
+    while waiting and len(known) < limit:
+        node = waiting.popleft()
+        saved = [name for name in dir(node) if name.startswith("_saved_") or name == "_raw_saved_tensors"]
+        try:
+            for name in saved:
+                getattr(node, name)
+        except RuntimeError:
+            return True
+        for before, _ in node.next_functions:
+            if before is not None and before not in known:
+                known.add(before)
+                waiting.append(before)
+    return False

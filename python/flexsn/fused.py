@@ -1,0 +1,346 @@
+"""A core on the fused path: traced once for each kind of argument, run as one operator."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._library import ops
+from ._reach import Reach, describe, difference, follow
+from ._torch import _disable_current_modes
+from ._trace import Like, Trace, run_program, trace
+
+_log = logging.getLogger("flexsn")
+_lock = threading.Lock()
+#: traces by what they depend on: fifty layers of one neuron have one
+_traces: dict[Hashable, Trace] = {}
+_MOST_TRACES = 1024
+
+_inference = ops.inference.default
+_inference_final_state = ops.inference_final_state.default
+_training = ops.training.default
+_training_final_state = ops.training_final_state.default
+_TRAINING = (_training, _training_final_state)
+
+
+#: Fused objects by number, which is how code under a compiler names them
+_numbers = itertools.count()
+numbered: weakref.WeakValueDictionary[int, Fused] = weakref.WeakValueDictionary()
+
+
+def trace_count() -> int:
+    """How many traces this process has made."""
+    return len(_traces)
+
+
+def size_hint(size: Any) -> int:
+    """A size; where a compiler has a symbol for it, the size that it saw."""
+    node = getattr(size, "node", None)
+    if node is None:
+        return size
+    return node.hint if node.hint is not None else 2
+
+
+def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
+    return tuple(size_hint(size) for size in tensor.shape[first:])
+
+
+def _fact(value: Any) -> Hashable:
+    """What a trace depends on of a static input."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, value.requires_grad
+    return type(value), value
+
+
+class _Held(NamedTuple):
+    """A trace, and what must be so for it to hold."""
+
+    dtypes: tuple[torch.dtype, ...]
+    state_dtypes: tuple[torch.dtype, ...] | None
+    dim: int
+    static: tuple[Hashable, ...]
+    reach: Reach
+    trace: Trace
+    captured: list[Any]  #: tensors of the core that the kernel needs, None for static ones
+    num_own: int  #: captured tensors that are the core's
+
+    def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
+        """Are these arguments like those of the last call? Shapes and devices are for the operator to check."""
+        if len(inputs) != len(self.dtypes) or inputs[0].dim() != self.dim:
+            return False
+        for tensor, dtype in zip(inputs, self.dtypes):
+            if tensor.dtype is not dtype:
+                return False
+        if states is None or self.state_dtypes is None:
+            if states is not self.state_dtypes:
+                return False
+        else:
+            if len(states) != len(self.state_dtypes):
+                return False
+            for tensor, dtype in zip(states, self.state_dtypes):
+                if tensor.dtype is not dtype:
+                    return False
+        return len(static) == len(self.static) and (not static or tuple(map(_fact, static)) == self.static)
+
+    def with_static(self, static: Sequence[Any]) -> list[Tensor]:
+        """The captured tensors, static inputs among them."""
+        tensors = [value for value in static if isinstance(value, Tensor)]
+        return [
+            tensors[place - self.num_own] if own is None else own
+            for own, place in zip(self.captured, self.trace.captured)
+        ]
+
+
+class Fused:
+    """One core with its counts. It holds nothing of this process that could not be made again."""
+
+    def __init__(
+        self,
+        core: Callable[..., Any],
+        num_inputs: int | None,
+        num_states: int,
+        num_outputs: int | None,
+        requires_grad: Sequence[bool] | None = None,
+    ) -> None:
+        self.core = core
+        self.num_inputs = num_inputs
+        self.num_states = num_states
+        self.num_outputs = num_outputs
+        self.requires_grad = None if requires_grad is None else tuple(requires_grad)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._held: _Held | None = None
+        self._retraced = 0
+        self._number = next(_numbers)
+        numbered[self._number] = self
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("core", "num_inputs", "num_states", "num_outputs", "requires_grad")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # ---- traces ----------------------------------------------------------------------------------------
+
+    @property
+    def reach(self) -> Reach:
+        """What the core could reach when the last trace was looked for."""
+        return self._held.reach
+
+    def trace_of(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> Trace:
+        """The trace for such arguments; it is made where there is none that still holds."""
+        return self._hold(inputs, states, static).trace
+
+    def _hold(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> _Held:
+        held = self._held
+        if held is not None and held.fits(inputs, states, static) and held.reach.current():
+            return held
+        return self._find(inputs, states, static)
+
+    def _find(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> _Held:
+        self._check(inputs, states)
+        dtypes = tuple([t.dtype for t in inputs])
+        state_dtypes = None if states is None else tuple([t.dtype for t in states])
+        facts = tuple([_fact(value) for value in static])
+        reach = Reach(self.core)
+        own = [place.get() for place in reach.tensors]
+        captured = own + [value for value in static if isinstance(value, Tensor)]
+        dim = inputs[0].dim()
+        whole = (
+            reach.key, facts, self.num_states, self.requires_grad, dtypes, state_dtypes, dim, inputs[0].device
+        )  # fmt: skip
+        found = _traces.get(whole)
+        if found is None:
+            self._warn_of_retracing(reach)
+            # Tracing runs the user's core; one at a time keeps it to what one thread may expect.
+            with _lock:
+                found = _traces.get(whole)
+                if found is None:
+                    found = _traces[whole] = self._make(inputs, states, captured, static)
+                    if len(_traces) > _MOST_TRACES:
+                        del _traces[next(iter(_traces))]
+        if self.num_outputs is not None and found.num_outputs != self.num_outputs:
+            raise ValueError(
+                f"{describe(self.core)} returned {found.num_outputs + found.num_states} values, expected "
+                f"{self.num_outputs} outputs and {self.num_states} new states"
+            )
+        # Tensors of the caller are not kept: they hold their own past.
+        kept = [own[i] if i < len(own) else None for i in found.captured]
+        # Another thread sees the old one or the new one, never half of each.
+        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, len(own))
+        return self._held
+
+    def _make(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor] | None,
+        captured: Sequence[Tensor],
+        static: Sequence[Any],
+    ) -> Trace:
+        shape = _step_shape(inputs[0], 1)
+        like_inputs = [Like(t.dtype, t.device, _step_shape(t, 1)) for t in inputs]
+        if states is None:
+            like_states = [Like(inputs[0].dtype, inputs[0].device, shape)] * self.num_states
+        else:
+            like_states = [Like(t.dtype, t.device, _step_shape(t, 0)) for t in states]
+
+        def make() -> Trace:
+            # Tracing is no part of what a mode around the call records.
+            with _disable_current_modes():
+                return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
+
+        if not torch.compiler.is_exporting():
+            return make()
+        # torch.export also records grad modes and autocast, but only on its own thread.
+        with ThreadPoolExecutor(max_workers=1) as elsewhere:
+            return elsewhere.submit(make).result()
+
+    def _warn_of_retracing(self, reach: Reach) -> None:
+        if self._held is None or self._held.reach.key == reach.key:
+            return
+        self._retraced += 1
+        if self._retraced == 3:
+            _log.warning(
+                "%s is traced again and again because a value that it reads changes (%s); make it a tensor, which "
+                "may change without a new trace",
+                describe(self.core),
+                difference(self._held.reach, reach),
+            )
+
+    # ---- calls -----------------------------------------------------------------------------------------
+
+    def _check(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> None:
+        """What tracing must be able to rely on; operators check the rest, and all of it at each call."""
+        if not inputs:
+            raise ValueError("flexsn: a fused call needs an input, whose first dimension is time")
+        if self.num_inputs is not None and len(inputs) != self.num_inputs:
+            raise ValueError(f"flexsn: expected {self.num_inputs} inputs, found {len(inputs)}")
+        if states is not None and len(states) != self.num_states:
+            raise ValueError(f"flexsn: expected {self.num_states} states, found {len(states)}")
+        device, shape = inputs[0].device, inputs[0].shape
+        if len(shape) == 0:
+            raise ValueError("flexsn: input 0 must have time as its first dimension, found a scalar")
+        if device.type not in ("cpu", "meta"):
+            raise RuntimeError(
+                f"flexsn: there are no kernels for {device.type} tensors yet; move them to the CPU, or use "
+                'backend="torch"'
+            )
+        for tensor in (*inputs, *(states or ())):
+            if tensor.device != device:
+                raise RuntimeError(f"flexsn: tensors are on several devices: {device} and {tensor.device}")
+        for place, tensor in enumerate(inputs):
+            if tensor.shape != shape:
+                raise ValueError(
+                    f"flexsn: input {place} must have shape {list(shape)} like input 0, found {list(tensor.shape)}"
+                )
+        for place, tensor in enumerate(states or ()):
+            if tensor.shape != shape[1:]:
+                raise ValueError(
+                    f"flexsn: state {place} must have shape {list(shape[1:])}, that of one step of the inputs, found "
+                    f"{list(tensor.shape)}; call reset() before a batch of another shape"
+                )
+
+    def __call__(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor] | None = None,
+        static: Sequence[Any] = (),
+        sequences: bool = False,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
+        if torch.compiler.is_dynamo_compiling():
+            found, captured = self._under_a_compiler(inputs, states, static)
+        else:
+            held = self._hold(inputs, states, static)
+            found = held.trace
+            captured = held.captured if not static else held.with_static(static)
+        params = captured if found.prepare is None else _prepared(found, captured)
+        if states is None:
+            states = []
+        elif found.state_dtypes:
+            states = [s if s.dtype == d else s.to(d) for s, d in zip(states, found.state_dtypes)]
+        if torch.is_grad_enabled() and _any_requires_grad(inputs, states, params):
+            if found.trainable:
+                op = _training if sequences else _training_final_state
+            else:
+                self._no_gradient(found)
+                op = _inference if sequences else _inference_final_state
+        else:
+            op = _inference if sequences else _inference_final_state
+        if op in _TRAINING and torch.compiler.is_exporting():
+            # An exported graph may run where others require gradients; it must save what it was traced with.
+            wanted = self._wanted(found.text, inputs, states, params)
+            results = op(found.text, inputs, states, params, wanted)
+        else:
+            results = op(found.text, inputs, states, params)
+        outputs = found.num_outputs
+        return results[:outputs], results[outputs : outputs + self.num_states]
+
+    def _wanted(
+        self, text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]
+    ) -> list[int]:
+        """Places of arguments whose gradients are wanted; states have places also where they are left out."""
+        needed = [tensor.requires_grad for tensor in inputs]
+        needed += [tensor.requires_grad for tensor in states] or [False] * self.num_states
+        needed += [tensor.requires_grad for tensor in params]
+        return [place for place in _differentiable(text) if needed[place]]
+
+    def _no_gradient(self, found: Trace) -> None:
+        if found.untrainable:
+            raise RuntimeError(
+                f"flexsn: {found.untrainable}; run it under torch.no_grad(), or write the core without that function"
+            )
+
+    def _under_a_compiler(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
+    ) -> tuple[Trace, list[Tensor]]:
+        """The trace as a constant of the compiled graph, and captured tensors as inputs of it.
+
+        Dynamo sees each captured tensor and each plain value being read from where it is, so that it compiles
+        again when one of them changes.
+        """
+        from ._compiling import note_argument, traced
+
+        for value in (*inputs, *(states or ()), *static):
+            note_argument(self._number, value)
+        compiled = traced(self._number, len(inputs), None if states is None else len(states), len(static))
+        for route, value in compiled.plain:
+            if follow(self.core, route) != value:
+                raise AssertionError("a value changed while it was compiled")
+        tensors = [follow(self.core, route) for route in compiled.routes]
+        tensors += [s for s in static if isinstance(s, Tensor)]
+        return compiled.trace, [tensors[i] for i in compiled.trace.captured]
+
+
+@torch.compiler.assume_constant_result
+def _differentiable(text: str) -> tuple[int, ...]:
+    """Places, among inputs, states and parameters, of which a gradient can be had."""
+    with _disable_current_modes():
+        return tuple(ops.differentiable(text))
+
+
+def _any_requires_grad(*groups: Sequence[Tensor]) -> bool:
+    for group in groups:
+        for tensor in group:
+            if tensor.requires_grad:
+                return True
+    return False
+
+
+def _prepared(found: Trace, captured: Sequence[Tensor]) -> list[Tensor]:
+    """The parameters of the kernel: what depends on captured tensors alone is torch code outside of it."""
+    params = run_program(found.prepare, captured)
+    for place in found.detached:
+        params[place] = params[place].detach()
+    return params

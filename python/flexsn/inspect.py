@@ -1,0 +1,521 @@
+"""What flexsn does with a core: explain says what will run, show gives every stage of it, check tries it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._compare import Comparison, compare
+from ._library import ops
+from ._reach import describe
+from ._trace import run_program
+from .fused import Fused
+from .neuron import FlexSN, FlexSNKernel
+
+STAGES = ("ir", "joint", "forward", "backward", "expanded", "plan", "llvm", "asm", "torch")
+KINDS = ("inference", "inference_final_state", "forward", "backward")
+DTYPES = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64,
+}  # fmt: skip
+
+
+# ---- what is looked at -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Subject:
+    """A core with its counts, as a module, a kernel or a caller brings them."""
+
+    core: Callable[..., Any]
+    num_inputs: int
+    num_states: int
+    static: tuple[Any, ...]
+    names: list[str]
+    """Of inputs, states and static inputs."""
+    module: FlexSN | None = None
+    requires_grad: tuple[bool, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        return describe(self.core)
+
+    def fused(self) -> Fused:
+        return Fused(self.core, self.num_inputs, self.num_states, None, self.requires_grad)
+
+
+def subject_of(
+    neuron: Any, num_inputs: int | None, num_states: int | None, params: Sequence[Any], asker: str
+) -> Subject:
+    """Reads a FlexSN, a FlexSNKernel or any callable."""
+    if isinstance(neuron, (FlexSN, FlexSNKernel)):
+        own = neuron if isinstance(neuron, FlexSN) else neuron.info
+        if num_inputs is not None or num_states is not None or len(params):
+            raise ValueError(
+                f"{asker}: a {type(neuron).__name__} has its own counts and static inputs; leave out "
+                "num_inputs, num_states and params"
+            )
+        static = neuron.static_inputs if isinstance(neuron, FlexSN) else ()
+        module = neuron if isinstance(neuron, FlexSN) else None
+        core, num_inputs, num_states = neuron.core, own.num_inputs, own.num_states
+        requires_grad = neuron._requires_grad
+    else:
+        if not callable(neuron):
+            raise TypeError(
+                f"{asker} takes a core, a FlexSN or a FlexSNKernel, found {type(neuron).__name__}"
+            )
+        _refuse_network(neuron, asker)
+        core, static, module, requires_grad = neuron, tuple(params), None, None
+    if num_states is None:
+        raise TypeError(
+            f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
+            "arguments and three results there may be one, two or three states; say for example num_states=1"
+        )
+    names, required = _argument_names(core)
+    if num_inputs is None:
+        num_inputs = required - num_states - len(static)
+        if num_inputs < 1:
+            raise ValueError(
+                f"{asker}: {describe(core)} shows {required} arguments, which must be its inputs (at least "
+                f"one), {num_states} states and {len(static)} params; give num_inputs if it takes more than "
+                "it shows"
+            )
+    total = num_inputs + num_states + len(static)
+    if len(names) < total:
+        names = [f"input{i}" for i in range(num_inputs)]
+        names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
+    return Subject(core, num_inputs, num_states, static, names[:total], module, requires_grad)
+
+
+def _refuse_network(neuron: Any, asker: str) -> None:
+    if isinstance(neuron, nn.Module):
+        inside = [name for name, part in neuron.named_modules() if isinstance(part, FlexSN)]
+        if inside:
+            raise ValueError(
+                f"{asker}: {type(neuron).__name__} is a network with neurons in it; give one of them: "
+                + ", ".join(f'get_submodule("{name}")' for name in inside[:4])
+                + (" ..." if len(inside) > 4 else "")
+            )
+
+
+def _argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
+    """The names of a core's arguments, and how many of them must be given."""
+    try:
+        signature = inspect.signature(core.forward if isinstance(core, nn.Module) else core)
+    except (TypeError, ValueError):
+        return [], 0
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind in by_place]
+    return [p.name for p in named], sum(p.default is p.empty for p in named)
+
+
+def dtype_named(dtype: torch.dtype | str, asker: str) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"{asker}: dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
+    return DTYPES[dtype]
+
+
+@dataclass
+class Parameter:
+    """A parameter of the kernel."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    source: str
+    """The tensor it is, or how it is made from such."""
+    gradient: bool
+    """Is its gradient wanted?"""
+
+
+class Traced:
+    """A subject, traced for one kind of arguments, with names for people.
+
+    captured, sources: the tensors that parameters are made from, and where the core finds them. values,
+    parameters: the tensors that the kernel gets, and what is known of them. outside: how those are made.
+    """
+
+    def __init__(
+        self, subject: Subject, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
+    ) -> None:
+        fused = subject.fused()
+        self.subject = subject
+        self.trace = fused.trace_of(list(inputs), states, subject.static)
+        self.sources = [place.path for place in fused.reach.tensors]
+        tensors = [place.get() for place in fused.reach.tensors]
+        first_static = subject.num_inputs + subject.num_states
+        for value, name in zip(subject.static, subject.names[first_static:]):
+            if isinstance(value, Tensor):
+                self.sources.append(f"argument {name}")
+                tensors.append(value)
+        self.sources = [self.sources[i] for i in self.trace.captured]
+        self.captured = [tensors[i] for i in self.trace.captured]
+        self.parameters, self.outside = self._parameters()
+        names = [*subject.names[:first_static], *(parameter.name for parameter in self.parameters)]
+        outputs = [f"output{i}" for i in range(self.trace.num_outputs)]
+        self.text: str = ops.named(self.trace.text, subject.name, names, outputs)
+        self.names = names
+        self.result_names = [*outputs, *subject.names[subject.num_inputs : first_static]]
+
+    def _parameters(self) -> tuple[list[Parameter], list[str]]:
+        """The parameters of the kernel, and the lines of torch code that make some of them."""
+        program, captured = self.trace.prepare, self.captured
+        if program is None:
+            self.values, places, words, lines = captured, range(len(captured)), self.sources, []
+        else:
+            self.values, places = run_program(program, captured), program.results
+            words, lines = _program_lines(program, self.sources)
+        parameters = []
+        taken = set(self.subject.names[: self.subject.num_inputs + self.subject.num_states])
+        for k, (tensor, place) in enumerate(zip(self.values, places)):
+            name = _short_name(words[place]) if place < len(captured) else None
+            if name is None or name in taken:
+                name = f"param{k}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            gradient = tensor.requires_grad and k not in self.trace.detached
+            parameters.append(Parameter(name, tensor.dtype, tuple(tensor.shape), words[place], gradient))
+        return parameters, lines
+
+
+def _short_name(source: str) -> str | None:
+    """"w" of "global w of f" or "self.w"; None where that is no name."""
+    word = re.sub(r"^(?:global|closure|default|argument) (\S+).*|^(?:self|module)\.", r"\1", source)
+    return word if re.fullmatch(r"[A-Za-z_][\w.]*", word, re.ASCII) else None
+
+
+def _program_lines(program: Any, sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What each value of a parameter program is, and the program as lines of text."""
+    words, lines = list(sources), []
+
+    def argument(place: int, other: Any) -> str:
+        """A value that was named before, a list of arguments, or a constant."""
+        if place >= 0:
+            return words[place]
+        return f"[{', '.join(argument(*each) for each in other)}]" if place == -2 else str(other)
+
+    for step in program.steps:
+        parts = [argument(*each) for each in step.arguments]
+        parts += [f"{name}={argument(*each)}" for name, each in step.keywords]
+        name = f"value{len(lines)}"
+        function = step.function.rpartition("::")[2] or "tensor"
+        lines.append(f"{name} = {function}({', '.join(parts)})")
+        words.append(name)
+    return words, lines
+
+
+def _example_arguments(
+    subject: Subject,
+    T: int | None,
+    shape: Sequence[int] | None,
+    dtype: torch.dtype | str | None,
+    inputs: Sequence[Tensor] | Tensor | None,
+    states: Sequence[Tensor] | None,
+    usual: tuple[int, tuple[int, ...]],
+    asker: str,
+) -> tuple[list[Tensor], list[Tensor] | None, int, bool]:
+    """Inputs to trace with, states, T, and whether the inputs are the caller's."""
+    if inputs is not None:
+        if T is not None or shape is not None or dtype is not None:
+            raise ValueError(f"{asker}: inputs have T, shape and dtype in them; leave those out")
+        inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        if len(inputs) != subject.num_inputs:
+            raise ValueError(f"{asker}: expected {subject.num_inputs} inputs, found {len(inputs)}")
+        return inputs, None if states is None else list(states), inputs[0].shape[0], True
+    T = usual[0] if T is None else T
+    shape = usual[1] if shape is None else tuple(shape)
+    if T < 0 or any(size < 0 for size in shape):
+        raise ValueError(f"{asker}: T and shape must not be negative, found T={T} and shape={tuple(shape)}")
+    one = torch.zeros((), dtype=dtype_named("f32" if dtype is None else dtype, asker))
+    rows = one.expand(T, *shape)  # no memory is needed to know what would run
+    return [rows] * subject.num_inputs, None if states is None else list(states), T, False
+
+
+def _traced(
+    subject: Subject, inputs: list[Tensor], states: list[Tensor] | None, chosen: bool, asker: str
+) -> Traced:
+    try:
+        return Traced(subject, inputs, states)
+    except (RuntimeError, ValueError) as error:
+        if chosen or not re.search("shape|size|broadcast", str(error)):
+            raise
+        raise ValueError(
+            f"{asker}: {error}; shape= was not given, so steps of shape {tuple(inputs[0].shape[1:])} were "
+            "tried: say shape=, that of one step, if the core needs another"
+        ) from error
+
+
+# ---- explain -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Explanation:
+    """What calls of a neuron will do; print it, or read its fields."""
+
+    neuron: str
+    T: int
+    shape: tuple[int, ...]
+    operators: dict[str, tuple[str, ...]]
+    """By "inference" and "training": the operators of one call."""
+    parameters: list[Parameter]
+    outside: list[str]
+    """Torch code that makes parameters of the kernel, once a call."""
+    copies: list[str]
+    """What is copied before the kernel runs, of the examples."""
+    untrainable: str
+    """Why there is no training; "" where there is."""
+    refused: bool
+    """Is a call that wants gradients an error? Else it runs without them."""
+    numbers: dict[str, float]
+    saved: list[str]
+    recomputed: list[str]
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(
+    neuron: Any,
+    T: int | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | str | None = None,
+    *,
+    num_states: int | None = None,
+    num_inputs: int | None = None,
+    params: Sequence[Any] = (),
+    inputs: Sequence[Tensor] | Tensor | None = None,
+    states: Sequence[Tensor] | None = None,
+) -> Explanation:
+    """Says what a call of a neuron does: operators, launches, bytes, copies, what is saved and recomputed.
+
+    neuron: a FlexSN, a FlexSNKernel, or a core with `num_states` (and `params`, what it takes after the
+    states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32; or `inputs`, example
+    sequences, of which it then says which are copied. states: initial ones; None: zeros, which are not read.
+    """
+    asker = "flexsn.explain"
+    subject = subject_of(neuron, num_inputs, num_states, params, asker)
+    usual = (16, (1 << 20,))
+    examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
+    step = tuple(examples[0].shape[1:])
+    if states is None and subject.module is not None and subject.module.states is not None:
+        held = list(subject.module.states)
+        states = held if all(state.shape == step for state in held) else None
+    traced = _traced(subject, examples, states, given or shape is not None, asker)
+    sequences = subject.module is not None and subject.module.store_state_seqs
+    wanted = [i for i, x in enumerate(examples) if not given or x.requires_grad]
+    first = subject.num_inputs + subject.num_states
+    wanted += [first + k for k, parameter in enumerate(traced.parameters) if parameter.gradient]
+    if states is not None:
+        wanted += [subject.num_inputs + i for i, state in enumerate(states) if state.requires_grad]
+    shapes = [list(parameter.shape) for parameter in traced.parameters]
+    text, untrainable, numbers, saved, recomputed = ops.explain(
+        traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted)
+    )
+    suffix = "" if sequences else "_final_state"
+    operators = {"inference": (f"flexsn::inference{suffix}",)}
+    if not untrainable:
+        operators["training"] = (f"flexsn::training{suffix}", "flexsn::backward")
+    found = Explanation(
+        subject.name, T, step, operators, traced.parameters, traced.outside,
+        _copies(traced, examples if given else [], states), traced.trace.untrainable or untrainable,
+        bool(traced.trace.untrainable), numbers, saved, recomputed, text,
+    )  # fmt: skip
+    found.text = text + "\n" + _in_pytorch(found, subject, given)
+    return found
+
+
+def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> list[str]:
+    """Which examples cannot be read where they are."""
+    copies, names = [], traced.names
+    for name, tensor in zip(names, inputs):
+        if tensor.numel() and not tensor[0].is_contiguous():
+            one = tensor.stride(0) == 0
+            size, strides = _bytes(tensor[0] if one else tensor), tensor.stride()[1:]
+            copies.append(f"{name}: {size}, as one step of it is not contiguous (strides {strides})")
+    for name, tensor, dtype in zip(names[len(inputs) :], states or (), traced.trace.state_dtypes):
+        if tensor.dtype != dtype:
+            copies.append(f"{name}: converted from {tensor.dtype} to {dtype}, the type that its updates have")
+        elif not tensor.is_contiguous():
+            copies.append(f"{name}: {_bytes(tensor)}, as it is not contiguous (strides {tensor.stride()})")
+    return copies
+
+
+def _bytes(tensor: Tensor) -> str:
+    return f"{tensor.numel() * tensor.element_size()} bytes"
+
+
+def _in_pytorch(found: Explanation, subject: Subject, given: bool) -> str:
+    lines = ["in PyTorch"]
+    if subject.module is not None and subject.module.backend == "torch":
+        lines.append('  it has backend "torch", which calls the core step by step; "fused" would run')
+    lines.append(f"  without gradients: {', '.join(found.operators['inference'])}")
+    if "training" not in found.operators:
+        outcome = "an error" if found.refused else "the same"
+        lines.append(f"  with gradients: {outcome}, as {found.untrainable}")
+    else:
+        lines.append(f"  with gradients: {', then '.join(found.operators['training'])}")
+    if found.copies:
+        lines += ["  copied before the kernel runs", *(f"    {copy}" for copy in found.copies)]
+    elif given:
+        lines.append("  no input or state is copied")
+    else:
+        lines.append(
+            "  inputs whose steps are contiguous are read where they are, at any distance; others are copied"
+        )
+    if found.parameters:
+        lines.append("  parameters of the kernel")
+        for p in found.parameters:
+            kind = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
+            gradient = ", with its gradient" if p.gradient else ""
+            lines.append(f"    {p.name}: {kind}, from {p.source}{gradient}")
+    if found.outside:
+        lines.append("  outside the kernel, once a call, as torch code")
+        lines += [f"    {line}" for line in found.outside]
+    return "\n".join(lines) + "\n"
+
+
+# ---- show --------------------------------------------------------------------------------------------------
+
+
+def show(
+    neuron: Any,
+    what: str = "ir",
+    *,
+    kind: str | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | str | None = None,
+    num_states: int | None = None,
+    num_inputs: int | None = None,
+    params: Sequence[Any] = (),
+) -> str:
+    """The text of one stage: "torch" (what was traced), "ir" (the step), "joint" (with its gradients),
+    "forward" and "backward" (its halves), "expanded" (in exact ops), "plan", "llvm" or "asm".
+
+    kind: of which kernel, for "plan" (by default both of training), "llvm" and "asm" (by default
+    "inference_final_state"); one of inference, inference_final_state, forward, backward.
+    """
+    asker = "flexsn.show"
+    if what not in STAGES:
+        raise ValueError(f"{asker}: what must be one of {', '.join(STAGES)}, found {what!r}")
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"{asker}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+    if kind is not None and what not in ("plan", "llvm", "asm"):
+        raise ValueError(
+            f"{asker}: kind chooses a kernel, for plan, llvm and asm; it means nothing for {what!r}"
+        )
+    subject = subject_of(neuron, num_inputs, num_states, params, asker)
+    examples, _, _, _ = _example_arguments(subject, 1, shape, dtype, None, None, (1, (8,)), asker)
+    traced = _traced(subject, examples, None, shape is not None, asker)
+    if what == "torch":
+        return _listing_in_words(traced.trace.listing)
+    if what in ("llvm", "asm") or (what == "plan" and not traced.trace.trainable):
+        kind = kind or "inference_final_state"
+    return ops.show(traced.text, "step" if what == "ir" else what, kind or "")
+
+
+def _listing_in_words(listing: str) -> str:
+    """The traced ATen functions, one a line, with the user's line behind."""
+    out, count = [], 0
+    for line in listing.splitlines():
+        word, *fields = line.split("\t")
+        if word == "core":
+            out.append(f"core {fields[0]}")
+        elif word == "value":
+            role, name, dtype, shape = fields
+            out.append(f"  %{count} = {name} : {dtype}[{shape}]")
+            count += 1
+        elif word == "node":
+            function, dtype, _, shape, file, number, _, *arguments = fields
+            given = ", ".join(_argument_in_words(argument) for argument in arguments)
+            place = f"  # {file}:{number}" if file else ""
+            out.append(f"  %{count} = {function}({given}) : {dtype}[{shape}]{place}")
+            count += 1
+        elif word == "result":
+            out.append(f"  {fields[0]} = {fields[1]}")
+    return "\n".join(out) + "\n"
+
+
+def _argument_in_words(argument: str) -> str:
+    name, equals, value = argument.rpartition("=")
+    kind, _, rest = value.partition(":")
+    words = {"f": lambda: str(float.fromhex(rest)), "b": lambda: str(rest == "1"), "l": lambda: f"[{rest}]"}
+    return name + equals + (words.get(kind, lambda: rest)() if rest or kind == "l" else value)
+
+
+# ---- check -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CheckReport:
+    """What was tried and what came out; print it, or read its fields."""
+
+    neuron: str
+    passed: bool
+    checks: list[Comparison]
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def check(
+    neuron: Any,
+    T: int | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | str | None = None,
+    *,
+    num_states: int | None = None,
+    num_inputs: int | None = None,
+    params: Sequence[Any] = (),
+    inputs: Sequence[Tensor] | Tensor | None = None,
+    states: Sequence[Tensor] | None = None,
+    seed: int = 0,
+) -> CheckReport:
+    """Tries a neuron: the kernels against the eager loop on random data (or on `inputs` and `states`),
+    forward and gradients, and the kernels against the interpreter, bit for bit.
+
+    Where kernels and eager loop differ, the report names the first step and element, both values, the states
+    there, and how far the values that are compared are from their thresholds.
+    """
+    asker = "flexsn.check"
+    subject = subject_of(neuron, num_inputs, num_states, params, asker)
+    usual = (8, (4, 16))
+    examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
+    traced = _traced(subject, examples, states, given or shape is not None, asker)
+    generator = torch.Generator().manual_seed(seed)
+    if not given:
+        examples = [_random(x.shape, x.dtype, generator) for x in examples]
+    if states is None:
+        step = examples[0].shape[1:]
+        states = [_random(step, dtype, generator) for dtype in traced.trace.state_dtypes]
+    checks = compare(traced, examples, states, generator)
+    for what, passed, detail in zip(*ops.check(traced.text, seed)):
+        checks.append(Comparison(what, passed, detail))
+    passed = all(each.passed for each in checks)
+    wrong = sum(not each.passed for each in checks)
+    width = max(len(each.what) for each in checks)
+    lines = [f"{subject.name}, T = {T}, steps of shape {list(examples[0].shape[1:])}, seed {seed}"]
+    for each in checks:
+        detail = each.detail.replace("\n", "\n" + " " * 4)
+        lines.append(f"  {each.what:{width}}  {'passed' if each.passed else 'FAILED'}  {detail}")
+    lines.append(f"{len(checks)} checks: " + ("all passed" if passed else f"{wrong} failed"))
+    return CheckReport(subject.name, passed, checks, "\n".join(lines) + "\n")
+
+
+def _random(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    if dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(0, 4, shape, generator=generator, dtype=torch.int64).to(dtype)
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(2)).to(dtype)

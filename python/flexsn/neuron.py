@@ -1,0 +1,500 @@
+"""FlexSN, spiking neurons made from one time step written in Python, and FlexSNKernel, the bare kernel."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import Counts, check_requires_grad, check_scan, output_templates
+from ._lowering import run_scan
+from ._reach import describe
+from ._scan_operator import Call
+from .base import MemoryModule, States
+from .eager import Carried, Visit, call_core, run_steps, sequence_length, watched
+from .fused import Fused
+
+FUSED_BACKENDS = ("fused", "triton", "inductor")
+BACKENDS = (*FUSED_BACKENDS, "torch", "hop")
+
+
+def zero_states(num_states: int, step_mode: str, *inputs: Tensor) -> list[Tensor]:
+    """Zeros like one step of input 0."""
+    if step_mode not in ("s", "m"):
+        raise ValueError(f'step_mode must be "s" or "m", found {step_mode!r}')
+    if num_states == 0:
+        return []
+    if not inputs:
+        raise ValueError(
+            "there is no input to take the shape of states from: assign `states` or override `init_states`"
+        )
+    first = inputs[0]
+    if step_mode == "s":
+        return [torch.zeros_like(first) for _ in range(num_states)]
+    if first.shape[0] == 0:
+        return [first.new_zeros(first.shape[1:]) for _ in range(num_states)]
+    return [torch.zeros_like(first[0]) for _ in range(num_states)]
+
+
+class FlexSN(MemoryModule):
+    """Spiking neurons defined by one time step, `core(*inputs, *states, *static) -> (*outputs, *new_states)`.
+
+    A call takes sequences [T, ...] (step mode "m") or single steps (step mode "s") and returns the output, or
+    a list (a tuple for single steps) where there is not exactly one. The states stay in `states`, a list,
+    until `reset()`.
+
+    core: any callable. An nn.Module becomes a child module; tensors it captures get gradients.
+    num_inputs, num_outputs: taken from the core's signature, the examples or the first call when left out.
+    num_states: how many states there are.
+    example_inputs: tensors of one step, inputs then states; checked against the core when this is made.
+    requires_grad: for each input and state, whether a gradient may be asked for; None: all that can have one.
+    step_mode: "m" or "s". A single step calls the core itself, whatever the backend.
+    backend: "fused" ("triton" and "inductor" mean the same) runs a sequence as one kernel on whatever device
+        the tensors are; what cannot be fused is an error. "torch" calls the core step by step; so does "hop",
+        where torch.compile sees a call that keeps all states as one operator with the step as its body.
+    store_state_seqs: keep all states of the last call in `state_seqs`, a list of [T, ...].
+    example_outputs: tensors of one step; what an empty sequence gives has their shapes and types.
+    static_inputs: passed to the core after the states, the same at every step. Parameters and tensors become
+        parameters and buffers of this module.
+    """
+
+    memory_caches = ("state_seqs",)
+
+    def __init__(
+        self,
+        core: Callable[..., Any],
+        num_inputs: int | None = None,
+        num_states: int | None = None,
+        num_outputs: int | None = None,
+        example_inputs: Sequence[Tensor] | None = None,
+        requires_grad: Sequence[bool] | None = None,
+        step_mode: str = "m",
+        backend: str = "fused",
+        store_state_seqs: bool = False,
+        example_outputs: Sequence[Tensor] | None = None,
+        static_inputs: Sequence[Any] = (),
+    ) -> None:
+        super().__init__()
+        static_inputs = tuple(static_inputs)
+        counts = Counts.of(
+            "FlexSN", core, num_inputs, num_states, num_outputs, example_inputs, len(static_inputs)
+        )
+        self.step_mode = step_mode
+        self._require_backend(backend)
+        if step_mode == "m" and counts.inputs == 0:
+            raise ValueError(
+                'FlexSN: step_mode="m" needs at least one input, whose leading dimension is time; a core '
+                'without inputs runs with step_mode="s" and backend="torch"'
+            )
+        if backend == "hop" and counts.inputs == 0:
+            raise ValueError('FlexSN: backend "hop" needs at least one input, whose leading dim is time')
+        templates = output_templates(example_outputs, counts.outputs)
+        if templates is not None and counts.outputs is None:
+            counts = counts._replace(outputs=len(templates))
+        if backend in FUSED_BACKENDS:
+            counts = check_scan("FlexSN", core, counts, example_inputs, static_inputs, example_outputs)
+        check_requires_grad("FlexSN", requires_grad, counts)
+
+        self.core = core
+        self.num_inputs, self.num_states, self.num_outputs = counts
+        self._has_counts = None not in counts
+        self._requires_grad = None if requires_grad is None else tuple(requires_grad)
+        self._static_places = tuple(
+            self._add_static(place, value) for place, value in enumerate(static_inputs)
+        )
+        self._templates = templates
+        self._store_state_seqs = bool(store_state_seqs)
+        self._step_shape: torch.Size | None = None
+        self._visit: Visit | None = None
+        self._fused: Fused | None = None
+        self.register_memory("states", None)
+        self.register_memory("state_seqs", None)
+        self.backend = backend
+
+    # ---- configuration ------------------------------------------------------------------------------------
+
+    @property
+    def supported_backends(self) -> tuple[str, ...]:
+        return BACKENDS if self._step_mode == "m" else ("torch", "hop")
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    @backend.setter
+    def backend(self, value: str) -> None:
+        self._require_backend(value)
+        self._backend = value
+        self._eager = value not in FUSED_BACKENDS
+        self._step_shape = None
+        if not self._eager and self._fused is None:
+            self._fused = self._make_fused()
+
+    def _require_backend(self, backend: str) -> None:
+        if backend not in BACKENDS:
+            raise NotImplementedError(f"FlexSN: backend must be one of {BACKENDS}, found {backend!r}")
+        if backend in FUSED_BACKENDS and self._step_mode == "s":
+            raise RuntimeError(
+                f'FlexSN: backend {backend!r} runs whole sequences, step_mode="m"; with step_mode="s" use '
+                'backend="torch"'
+            )
+
+    @property
+    def store_state_seqs(self) -> bool:
+        """Whether calls keep their states of all steps in `state_seqs`."""
+        return self._store_state_seqs
+
+    @store_state_seqs.setter
+    def store_state_seqs(self, value: bool) -> None:
+        self._store_state_seqs = bool(value)
+        self.state_seqs = None
+
+    @property
+    def static_inputs(self) -> tuple[Any, ...]:
+        """What the core gets after the states."""
+        places = self._static_places
+        return tuple([getattr(self, place) if isinstance(place, str) else place for place in places])
+
+    def _add_static(self, place: int, value: Any) -> Any:
+        """Where a static input is found: the name it is registered under, or the number itself."""
+        name = f"_static_input_{place}"
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+            return name
+        if isinstance(value, Tensor):
+            self.register_buffer(name, value)
+            return name
+        if isinstance(value, numbers.Number):
+            return value
+        raise TypeError(
+            f"FlexSN: static_inputs[{place}] must be a tensor, a parameter or a number, found "
+            f"{type(value).__name__}"
+        )
+
+    # Overridable, in a class or on one module; while it is this one, states that are None stay None for a
+    # kernel, which then starts from zeros without reading any.
+    init_states = staticmethod(zero_states)
+
+    def extra_repr(self) -> str:
+        return (
+            f"core={describe(self.core)}, num_inputs={self.num_inputs}, num_states={self.num_states}, "
+            f"num_outputs={self.num_outputs}, step_mode={self._step_mode}, backend={self._backend}"
+        )
+
+    def _make_fused(self) -> Fused:
+        return Fused(self.core, self.num_inputs, self.num_states, self.num_outputs, self._requires_grad)
+
+    # ---- running ------------------------------------------------------------------------------------------
+
+    def forward(self, *inputs: Tensor) -> Any:
+        if self._step_mode == "m":
+            outputs: Sequence[Tensor] = self.multi_step_forward(*inputs)
+        else:
+            outputs = self.single_step_forward(*inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def multi_step_forward(self, *inputs: Tensor) -> list[Tensor]:
+        """Runs sequences [T, ...]; all outputs as a list."""
+        memories = self._memories
+        states = memories["states"]
+        length = sequence_length(inputs, self.num_inputs)
+        if not self._eager and not self._store_state_seqs and length != 0 and self._has_counts:
+            # The common call, with nothing around the kernel that it can do without.
+            if states is None:
+                if self.init_states is not zero_states:
+                    states = list(self.init_states(self.num_states, "m", *inputs))
+                    self._check_states(states)
+            elif states.__class__ is not list:
+                self._check_states(states)
+            outputs, memories["states"] = self._fused(
+                inputs, states, self.static_inputs if self._static_places else ()
+            )
+            return outputs
+        if self._eager and length != 0:
+            states = self._continued(states, inputs[0].shape[1:])
+        outputs, states, sequences = self._run(inputs, states, length, self._store_state_seqs)
+        if self._eager and length != 0:
+            self._note(inputs[0].shape[1:], outputs, states)
+        memories["states"] = states
+        if sequences is not None:
+            memories["state_seqs"] = sequences
+        return outputs
+
+    def single_step_forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Runs one step by calling the core; all outputs as a tuple."""
+        self._check_step(inputs)
+        shape = inputs[0].shape if inputs else None
+        states = self._continued(self._memories["states"], shape)
+        outputs, states = self._run_step(inputs, states)
+        self._note(shape, outputs, states)
+        self._memories["states"] = states
+        return outputs
+
+    def functional_forward(
+        self, inputs: tuple[Tensor, ...], states: States, **kwargs: Any
+    ) -> tuple[tuple[Tensor, ...], States]:
+        """A call with explicit states, `(inputs, (states,)) -> (outputs, (new_states,))`.
+
+        `states` and `new_states` are lists as in the attribute of that name, None for initial states. The
+        module stays as it is and no state sequences are kept. Given all memories, `(states, state_seqs)`, it
+        returns as many, the second as it came.
+        """
+        if kwargs:
+            raise TypeError(f"FlexSN: the core takes no keywords, found {sorted(kwargs)}")
+        if len(states) not in (1, 2):
+            raise ValueError(
+                "FlexSN: functional_forward takes one state, the list of states in a tuple, found "
+                f"{len(states)} values"
+            )
+        if self._step_mode == "m":
+            length = sequence_length(inputs, self.num_inputs)
+            outputs, new_states, _ = self._run(inputs, states[0], length, False)
+            return tuple(outputs), (new_states, *states[1:])
+        self._check_step(inputs)
+        step_outputs, new_states = self._run_step(inputs, states[0])
+        return step_outputs, (new_states, *states[1:])
+
+    def _run(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, length: int, store: bool
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+        """Outputs, last states and, if stored, state sequences of a multi-step call."""
+        if states is None:
+            if self._eager or length == 0 or self.init_states is not zero_states:
+                states = list(self.init_states(self.num_states, "m", *inputs))
+        if states is not None:
+            self._check_states(states)
+        if length == 0:
+            assert states is not None
+            sequences = [state.new_empty((0, *state.shape)) for state in states] if store else None
+            return self._empty_outputs(inputs[0]), list(states), sequences
+        static = self.static_inputs if self._static_places else ()
+        if self._eager:
+            assert states is not None
+            if self._backend == "hop":
+                core = (lambda *arguments: self.core(*arguments, *static)) if static else self.core
+                call = Call(core, inputs, states, (), self.num_outputs)
+                outputs, last, sequences = run_scan(call, store)
+            else:
+                outputs, last, sequences = run_steps(
+                    self.core, inputs, states, static, self.num_outputs, store
+                )
+        else:
+            outputs, last = self._fused(list(inputs), states, static, store)
+            sequences = None
+            if store:
+                # The states must not keep the sequences alive, nor change with them.
+                sequences, last = last, [sequence[-1].clone() for sequence in last]
+        if self.num_outputs is None or self.num_inputs is None:
+            self._note_counts(len(inputs), len(outputs))
+        return outputs, last, sequences
+
+    def _run_step(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        if states is None:
+            states = list(self.init_states(self.num_states, "s", *inputs))
+        self._check_states(states)
+        static = self.static_inputs if self._static_places else ()
+        outputs, new_states = call_core(self.core, inputs, states, static, self.num_outputs)
+        if self.num_outputs is None or self.num_inputs is None:
+            self._note_counts(len(inputs), len(outputs))
+        return outputs, new_states
+
+    def _note_counts(self, inputs: int, outputs: int) -> None:
+        # A compiled call must leave alone what it was compiled for, or the next one compiles again.
+        if not torch.compiler.is_compiling():
+            self.num_inputs, self.num_outputs = inputs, outputs
+            self._has_counts = True
+
+    def _empty_outputs(self, first_input: Tensor) -> list[Tensor]:
+        """What a sequence of no steps gives; the core is not called."""
+        if self._templates is not None:
+            return [first_input.new_empty((0, *shape), dtype=dtype) for shape, dtype in self._templates]
+        if self.num_outputs == 0:
+            return []
+        if self.num_outputs is None or self._eager:
+            raise ValueError(
+                f"FlexSN: an empty sequence (T == 0) requires example_outputs with backend {self._backend!r}"
+                ", as there is no step whose outputs have shapes to take"
+            )
+        return [torch.empty_like(first_input) for _ in range(self.num_outputs)]
+
+    def _check_step(self, inputs: Sequence[Any]) -> None:
+        if self.num_inputs is not None and len(inputs) != self.num_inputs:
+            raise ValueError(f"FlexSN: expected {self.num_inputs} inputs, found {len(inputs)}")
+        for place, value in enumerate(inputs):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"FlexSN: input {place} must be a tensor, found {type(value).__name__}")
+
+    def _check_states(self, states: Any) -> None:
+        if not isinstance(states, (list, tuple)):
+            raise TypeError(f"FlexSN: states must be a list of tensors, found {type(states).__name__}")
+        if len(states) != self.num_states:
+            raise ValueError(f"FlexSN: expected {self.num_states} states, found {len(states)}")
+
+    def _continued(self, states: Any, shape: torch.Size | None) -> Any:
+        """States that an eager call left, as the next one takes them."""
+        if states is None:
+            return None
+        if self._step_shape is not None and shape is not None and shape != self._step_shape:
+            raise ValueError(
+                f"FlexSN: the states are those of steps of shape {tuple(self._step_shape)}, the input now "
+                f"has steps of shape {tuple(shape)}: call reset() before a batch of another shape"
+            )
+        if self._visit is None or torch.compiler.is_compiling():
+            return states
+        visit = self._visit
+        return [Carried.apply(state, visit) if state.grad_fn is not None else state for state in states]
+
+    def _note(
+        self, shape: torch.Size | None, outputs: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> None:
+        """Remembers of an eager call what `_continued` needs."""
+        self._step_shape = shape
+        if torch.compiler.is_compiling():
+            return
+        if any([state.grad_fn is not None for state in states]):
+            self._visit = watched([*outputs, *states])
+        else:
+            self._visit = None
+
+    def reset(self) -> None:
+        """Brings the states back to their reset value, None unless set otherwise; drops state sequences."""
+        super().reset()
+        self._memories["state_seqs"] = None
+        if self._step_shape is not None or self._visit is not None:
+            self._step_shape = None
+            self._visit = None
+
+    # ---- the kernel ---------------------------------------------------------------------------------------
+
+    @property
+    def kernel(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The fused kernel: a function of all input sequences and initial states that returns all output and
+        state sequences as a tuple. It is there with any backend and knows nothing of this module's states."""
+        return self._call_kernel
+
+    def _call_kernel(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        if self._fused is None:
+            self._fused = self._make_fused()
+        return _run_kernel(self._fused, self.num_inputs, self.num_states, arguments, self.static_inputs)
+
+    # ---- attributes and copies ----------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "states":
+            # These are not what the last call left.
+            self.__dict__.update(_step_shape=None, _visit=None)
+        elif name == "core" and self.__dict__.get("_fused") is not None:
+            self.__dict__["_fused"] = self._make_fused()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_fused": None, "_visit": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if not self._eager:
+            self._fused = self._make_fused()
+
+
+class KernelInfo(NamedTuple):
+    """The counts of a kernel; None where they are known only after the first call."""
+
+    num_inputs: int | None
+    num_outputs: int | None
+    num_states: int
+
+
+class FlexSNKernel:
+    """The fused kernel of a core: `kernel(*input_seqs, *initial_states) -> (*output_seqs, *state_seqs)`.
+
+    It keeps no states. A copy shares the core and its kernels.
+    """
+
+    def __init__(
+        self,
+        core: Callable[..., Any],
+        num_inputs: int | None = None,
+        num_states: int | None = None,
+        num_outputs: int | None = None,
+        example_inputs: Sequence[Tensor] | None = None,
+        requires_grad: Sequence[bool] | None = None,
+    ) -> None:
+        counts = Counts.of("FlexSNKernel", core, num_inputs, num_states, num_outputs, example_inputs, 0)
+        counts = check_scan("FlexSNKernel", core, counts, example_inputs, (), None)
+        check_requires_grad("FlexSNKernel", requires_grad, counts)
+        self.core = core
+        self.info = KernelInfo(counts.inputs, counts.outputs, counts.states)
+        self._requires_grad = None if requires_grad is None else tuple(requires_grad)
+        self._fused = self._make_fused()
+
+    def _make_fused(self) -> Fused:
+        info = self.info
+        return Fused(self.core, info.num_inputs, info.num_states, info.num_outputs, self._requires_grad)
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        return _run_kernel(self._fused, self.info.num_inputs, self.info.num_states, arguments, ())
+
+    def f_inf(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """The inference kernel: nothing is kept for backward."""
+        with torch.no_grad():
+            return self(*arguments)
+
+    def f_fwd(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """The training kernel: results that know how to go backward."""
+        with torch.enable_grad():
+            return self(*arguments)
+
+    def f_bwd(
+        self, results: Sequence[Tensor], arguments: Sequence[Tensor], grads: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        """The backward kernel: gradients of arguments from those of what `f_fwd` returned for them.
+
+        None stands for no gradient, arriving or resulting.
+        """
+        arriving = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
+        if not arriving:
+            return tuple([None] * len(arguments))
+        results, grads = zip(*arriving)
+        return torch.autograd.grad(results, arguments, grads, retain_graph=True, allow_unused=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FlexSNKernel:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fused": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._fused = self._make_fused()
+
+
+def _run_kernel(
+    fused: Fused, num_inputs: int | None, num_states: int, arguments: Sequence[Any], static: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """A call with input sequences and initial states in one row, checked here as they come from users."""
+    if num_inputs is None:
+        num_inputs = max(len(arguments) - num_states, 1)
+    if len(arguments) != num_inputs + num_states:
+        raise ValueError(
+            f"the kernel takes {num_inputs} inputs and {num_states} states, expected "
+            f"{num_inputs + num_states} tensors, found {len(arguments)}"
+        )
+    for place, argument in enumerate(arguments):
+        if not isinstance(argument, Tensor):
+            found = type(argument).__name__
+            raise TypeError(f"argument {place} of the kernel must be a tensor, found {found}")
+        if argument.device != arguments[0].device:
+            raise RuntimeError(
+                "all arguments of the kernel must be on one device: argument 0 is on "
+                f"{arguments[0].device}, argument {place} on {argument.device}"
+            )
+    inputs, states = list(arguments[:num_inputs]), list(arguments[num_inputs:])
+    outputs, sequences = fused(inputs, states, static, True)
+    return (*outputs, *sequences)

@@ -1,0 +1,318 @@
+"""explain, show and check: what they say about cores, modules and kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import flexsn
+from flexsn.fused import Fused
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        return (u >= 0).to(u)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        s = torch.sigmoid(4 * u)
+        return grad * 4 * s * (1 - s)
+
+
+class Lif(nn.Module):
+    """A learnable leak through sigmoid, a learnable threshold per channel, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leak = nn.Parameter(torch.tensor(0.5))
+        self.threshold = nn.Parameter(torch.rand(3))
+        self.register_buffer("scale", torch.tensor(1.5))
+
+    def forward(self, current: Tensor, voltage: Tensor) -> tuple[Tensor, Tensor]:
+        voltage = voltage + (current * self.scale - voltage) * self.leak.sigmoid()
+        spike = Spike.apply(voltage - F.softplus(self.threshold).view(-1, 1))
+        return spike, voltage * (1 - spike)
+
+
+def plain(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    v = v + (x - v) / 2
+    s = Spike.apply(v - 1.0)
+    return s, v * (1 - s)
+
+
+# ---- explain
+
+
+def test_explain_has_the_text_of_the_core_and_what_torch_adds() -> None:
+    found = flexsn.explain(plain, T=8, shape=(64, 32), dtype=torch.float64, num_states=1)
+    assert str(found) == found.text
+    assert "T = 8, N = 2048 of shape [64, 32]" in found.text
+    assert "inputs   x (f64)" in found.text and "states   v (f64)" in found.text
+    assert "training: 2 launches" in found.text
+    assert "without gradients: flexsn::inference_final_state\n" in found.text
+    assert "with gradients: flexsn::training_final_state, then flexsn::backward\n" in found.text
+    assert "others are copied" in found.text
+    assert found.numbers["bytes_read_by_inference_final_state"] >= 8 * 2048 * 8
+    assert found.T == 8 and found.shape == (64, 32) and found.parameters == []
+
+
+def test_explain_says_where_parameters_come_from_and_what_runs_outside() -> None:
+    found = flexsn.explain(flexsn.FlexSN(Lif(), num_states=1), T=4, shape=(3, 5))
+    by_name = {parameter.name: parameter for parameter in found.parameters}
+    assert by_name["scale"].source == "module.scale" and not by_name["scale"].gradient
+    assert sorted(parameter.shape for parameter in found.parameters) == [(), (), (3, 1)]
+    assert any(line.endswith(" = sigmoid(module.leak)") for line in found.outside)
+    assert any("softplus(module.threshold" in line for line in found.outside)
+    assert "outside the kernel, once a call, as torch code" in found.text
+    assert "inputs   current (f32)" in found.text
+
+
+def test_explain_counts_the_shapes_of_parameters() -> None:
+    tau = torch.full((3, 1), 2.0)
+    found = flexsn.explain(lambda x, v: (x * tau, v), T=4, shape=(3, 5), num_states=1)
+    assert "param 'tau' of shape [3, 1]: 12 B" in found.text
+
+
+@pytest.mark.parametrize(
+    ("example", "copies"),
+    [
+        (torch.randn(4, 3, 5), 0),
+        (torch.randn(8, 3, 5)[::2], 0),
+        (torch.randn(3, 5).expand(4, 3, 5), 0),
+        (torch.randn(4, 5, 3).transpose(1, 2), 1),
+        (torch.randn(3, 5, 4).permute(2, 0, 1), 1),
+    ],
+)
+def test_explain_says_which_examples_are_copied(example: Tensor, copies: int) -> None:
+    found = flexsn.explain(plain, num_states=1, inputs=example)
+    assert len(found.copies) == copies
+    if copies:
+        assert "x: 240 bytes, as one step of it is not contiguous" in found.text
+    else:
+        assert "no input or state is copied" in found.text
+
+
+def test_explain_says_that_a_state_is_converted() -> None:
+    leak = torch.rand(3)
+
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x, v * leak + x
+
+    half = torch.randn(2, 3).bfloat16()
+    found = flexsn.explain(core, num_states=1, inputs=half, states=[torch.zeros(3).bfloat16()])
+    assert "v: converted from torch.bfloat16 to torch.float32" in found.text
+
+
+def test_explain_of_a_module_knows_its_state_sequences_and_backend() -> None:
+    module = flexsn.FlexSN(plain, num_states=1, store_state_seqs=True, backend="torch")
+    found = flexsn.explain(module, T=4, shape=(8,))
+    assert found.operators["training"] == ("flexsn::training", "flexsn::backward")
+    assert 'backend "torch", which calls the core step by step' in found.text
+
+
+def test_explain_of_a_core_without_gradients_says_so() -> None:
+    found = flexsn.explain(lambda x, v: (x > v, v), num_states=1, T=2, shape=(8,), dtype="f32")
+    assert isinstance(found.untrainable, str)
+    integers = torch.zeros(2, 8, dtype=torch.int32)
+    found = flexsn.explain(lambda x, v: (x + v, v), num_states=1, inputs=integers)
+    assert "training" not in found.operators and "with gradients: the same, as" in found.text
+
+
+# ---- show
+
+
+@pytest.mark.parametrize(
+    ("what", "word"),
+    [
+        ("ir", "next v ="),
+        ("joint", "grad of x ="),
+        ("forward", "output output0 ="),
+        ("backward", "grad_output0"),
+        ("expanded", "neuron plain expanded"),
+        ("plan", "plan backward of plain"),
+        ("llvm", "define void @flexsn_step"),
+        ("asm", "flexsn_step"),
+        ("torch", "ge.Scalar(%"),
+    ],
+)
+def test_show_gives_every_stage(what: str, word: str) -> None:
+    assert word in flexsn.show(plain, what, num_states=1)
+
+
+def test_show_of_the_step_has_no_gradients_and_names_the_arguments() -> None:
+    text = flexsn.show(plain, num_states=1)
+    assert "grad" not in text and "input x : f32" in text and "state v : f32" in text
+
+
+def test_show_torch_names_the_line_of_the_core() -> None:
+    line = plain.__code__.co_firstlineno + 1
+    assert f"test_inspect.py:{line}" in flexsn.show(plain, "torch", num_states=1)
+
+
+@pytest.mark.parametrize("kind", ["inference", "inference_final_state", "forward", "backward"])
+def test_show_takes_the_kind_of_a_kernel(kind: str) -> None:
+    assert flexsn.show(plain, "plan", kind=kind, num_states=1).startswith(f"plan {kind} of plain")
+
+
+def test_show_of_a_plan_without_training_is_that_of_inference() -> None:
+    text = flexsn.show(lambda x: (x > 0,), "plan", num_states=0)
+    assert text.startswith("plan inference_final_state")
+
+
+def test_arguments_that_are_called_like_words_of_the_text_are_shown() -> None:
+    def core(input: Tensor, state: Tensor, grad_state: Tensor, of: Tensor):
+        return input + state * of, state + grad_state, grad_state * input, of + input
+
+    text = flexsn.show(core, "joint", num_states=3)
+    assert "input input : f32" in text and "state grad_state : f32" in text and 'state "of" : f32' in text
+    assert flexsn.check(core, num_states=3).passed
+
+
+# ---- check
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_check_passes_for_a_neuron_with_parameters(dtype: str) -> None:
+    report = flexsn.check(flexsn.FlexSN(Lif(), num_states=1), shape=(3, 5), dtype=dtype)
+    assert report.passed, report.text
+    assert str(report) == report.text and "checks: all passed" in report.text
+    assert [each.what for each in report.checks[:3]] == [
+        "the kernel gives what the eager loop gives",
+        "each step agrees from the eager loop's states",
+        "gradients agree with the eager loop's",
+    ]
+    assert any("interpreter's bits" in each.what for each in report.checks)
+
+
+def wrong_kernel(monkeypatch: pytest.MonkeyPatch, change) -> None:
+    """Kernels whose outputs (all states known) are changed by `change(inputs, outputs, states)`."""
+    right = Fused.__call__
+
+    def wrong(self, inputs, states=None, static=(), sequences=False):
+        outputs, last = right(self, inputs, states, static, sequences)
+        return change(inputs, list(outputs), list(last))
+
+    monkeypatch.setattr(Fused, "__call__", wrong)
+
+
+def test_check_names_the_first_step_and_element_and_the_distance_to_the_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.zeros(5, 2, 3)
+    x[3, 1, 2], x[4, 0, 0] = 2.5, 2.5
+
+    def change(inputs, outputs, states):
+        return [torch.where(inputs[0] == 2.5, 1 - outputs[0], outputs[0])], states
+
+    wrong_kernel(monkeypatch, change)
+    report = flexsn.check(plain, num_states=1, inputs=x, states=[torch.zeros(2, 3)])
+    assert not report.passed
+    whole, steps = report.checks[0], report.checks[1]
+    assert not whole.passed and not steps.passed
+    for each in (whole, steps):
+        assert "output0 at step 3, element [1, 2] is 0 in the kernel and 1 in the eager loop" in each.detail
+        assert "there x = 2.5, v = 0" in each.detail
+        assert "it compares 0.25 >= 0, 0.25 from the threshold" in each.detail
+    assert "FAILED" in report.text and "failed" in report.text.splitlines()[-1]
+
+
+def test_check_leaves_out_what_rounding_decides_at_a_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(4, 3)
+    x[2, 1] = 2.0 + 2e-6
+
+    def change(inputs, outputs, states):
+        near = (inputs[0] - 2.0).abs() < 1e-5
+        return [torch.where(near, 1 - outputs[0], outputs[0])], states
+
+    wrong_kernel(monkeypatch, change)
+    report = flexsn.check(plain, num_states=1, inputs=x, states=[torch.zeros(3)])
+    assert report.passed, report.text
+    detail = report.checks[0].detail
+    assert "output0 at step 2, element [1] is 0 in the kernel and 1 in the eager loop" in detail
+    assert "so this is rounding" in detail
+    assert "1 values within 1e-05 of a threshold left out" in report.checks[1].detail
+
+
+def test_check_finds_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a: Tensor) -> Tensor:
+            return a.clone()
+
+        @staticmethod
+        def backward(ctx, grad: Tensor) -> Tensor:
+            return grad * 1.01
+
+    wrong_kernel(monkeypatch, lambda inputs, outputs, states: ([Wrong.apply(o) for o in outputs], states))
+    report = flexsn.check(plain, num_states=1)
+    assert [each.passed for each in report.checks[:3]] == [True, True, False]
+    assert "the gradient of x at element [" in report.checks[2].detail
+
+
+def test_check_takes_cores_that_change_their_arguments_and_cores_with_integers() -> None:
+    def in_place(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        v.mul_(0.5).add_(x)
+        return x.sub_(v), v
+
+    assert flexsn.check(in_place, num_states=1).passed
+
+    def refractory(x: Tensor, v: Tensor, left: Tensor):
+        v = torch.where(left > 0, v, v + x)
+        s = Spike.apply(v - 1)
+        return s, v * (1 - s), torch.where(s > 0, 2, (left - 1).clamp(min=0)).int()
+
+    counters = [torch.zeros(4), torch.zeros(4, dtype=torch.int32)]
+    report = flexsn.check(refractory, num_states=2, inputs=torch.randn(6, 4), states=counters)
+    assert report.passed, report.text
+
+
+def test_check_of_a_kernel_object_and_of_no_elements() -> None:
+    kernel = flexsn.FlexSNKernel(plain, 1, 1, 1)
+    assert flexsn.check(kernel).passed
+    report = flexsn.check(plain, num_states=1, T=3, shape=(0,))
+    assert report.checks[0].detail == "there are no elements"
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("ask", [flexsn.explain, flexsn.show, flexsn.check])
+def test_what_cannot_be_looked_at_is_an_error(ask) -> None:
+    name = f"flexsn.{ask.__name__}"
+    with pytest.raises(TypeError, match=f"{name} takes a core, a FlexSN or a FlexSNKernel, found int"):
+        ask(3)
+    with pytest.raises(TypeError, match=f"{name}: num_states is required for a core"):
+        ask(plain)
+    with pytest.raises(ValueError, match="plain shows 2 arguments.* 3 states and 0 params; give num_inputs"):
+        ask(plain, num_states=3)
+    with pytest.raises(ValueError, match="a FlexSN has its own counts and static inputs; leave out"):
+        ask(flexsn.FlexSN(plain, num_states=1), num_states=1)
+    network = nn.Sequential(nn.Linear(2, 2), flexsn.FlexSN(plain, num_states=1))
+    with pytest.raises(ValueError, match=r'Sequential is a network with neurons in it.*get_submodule\("1"\)'):
+        ask(network, num_states=1)
+    with pytest.raises(ValueError, match=f"{name}: dtype must be one of f16, .*found 'f31'"):
+        ask(plain, num_states=1, dtype="f31")
+    with pytest.raises(ValueError, match="T and shape must not be negative"):
+        ask(plain, num_states=1, shape=(-1,))
+
+
+def test_a_shape_that_parameters_need_is_asked_for() -> None:
+    text = r"shape= was not given, so steps of shape \(1048576,\) were tried: say shape="
+    with pytest.raises(ValueError, match=text):
+        flexsn.explain(Lif(), num_states=1)
+
+
+def test_words_that_are_not_known_are_errors() -> None:
+    with pytest.raises(ValueError, match="what must be one of ir, joint, .*, found 'irr'"):
+        flexsn.show(plain, "irr", num_states=1)
+    with pytest.raises(ValueError, match="kind must be one of inference, .*, found 'both'"):
+        flexsn.show(plain, "plan", kind="both", num_states=1)
+    with pytest.raises(ValueError, match="kind chooses a kernel, .*; it means nothing for 'ir'"):
+        flexsn.show(plain, "ir", kind="forward", num_states=1)
+    with pytest.raises(ValueError, match="inputs have T, shape and dtype in them; leave those out"):
+        flexsn.explain(plain, num_states=1, T=3, inputs=torch.ones(2, 3))

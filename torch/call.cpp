@@ -1,0 +1,472 @@
+#include "call.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <deque>
+
+#include "bind.h"
+#include "error.h"
+#include "param_sums.h"
+
+namespace flexsn {
+
+using namespace ir;
+
+namespace {
+
+/// What a person reads of a tensor's type.
+std::string type_text(at::ScalarType type) {
+  const std::string hint = type == at::kLong ? " (integers of a step are int32: use .int())" : "";
+  return join(c10::toString(type), hint);
+}
+
+/// The process that loaded this library, not the one that calls first.
+const pid_t loaded_in = ::getpid();
+
+/// torch's threads; a child process after a fork has none of them and runs alone.
+Threads torch_threads() {
+  Threads threads;
+  threads.count = ::getpid() == loaded_in && !at::in_parallel_region() ? at::get_num_threads() : 1;
+  if (threads.count > 1)
+    threads.parallel_for = [](std::int64_t count, const std::function<void(std::int64_t)>& task) {
+      at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) task(i);
+      });
+    };
+  return threads;
+}
+
+/// Is one step of the sequence an array without gaps?
+bool rows_are_dense(const at::Tensor& tensor, std::size_t first_dim) {
+  std::int64_t expected = 1;
+  for (std::int64_t d = tensor.dim() - 1; d >= static_cast<std::int64_t>(first_dim); --d) {
+    if (tensor.size(d) != 1 && tensor.stride(d) != expected) return false;
+    expected *= tensor.size(d);
+  }
+  return true;
+}
+
+/// What a tensor is called in errors; written out only when there is one.
+struct Name {
+  const char* what;
+  std::size_t place;
+};
+std::ostream& operator<<(std::ostream& out, const Name& name) {
+  return out << name.what << ' ' << name.place;
+}
+
+/// Tensors of one call that must live until it ends, and where kernels find them.
+class Call {
+ public:
+  Call(const TorchNeuron& neuron, at::IntArrayRef shape)
+      : neuron_(neuron), steps_(shape[0]), whole_(shape.vec()), step_(shape.begin() + 1, shape.end()) {
+    elements_ = elements_of(step_);
+  }
+
+  std::int64_t steps() const { return steps_; }
+  std::int64_t elements() const { return elements_; }
+  const Shape& step() const { return step_; }
+  const Argument& argument(int index) const { return neuron_.graph().arguments[index]; }
+
+  template <class... Parts>
+  [[noreturn]] static void fail(const Parts&... parts) {
+    user_error("flexsn: ", parts...);
+  }
+
+  const Shape& sequence_shape() const { return whole_; }
+
+  void check(const Name& what, const at::Tensor& tensor, Mem mem, const Shape& shape,
+             const char* remedy = "") const {
+    if (!tensor.device().is_cpu())
+      fail(what, " is on ", tensor.device().str(), ", but other tensors of the call are on the CPU; move it");
+    if (tensor.scalar_type() != scalar_type(mem))
+      fail(what, " must be ", c10::toString(scalar_type(mem)), ", found ", type_text(tensor.scalar_type()));
+    if (tensor.sizes() != at::IntArrayRef(shape))
+      fail(what, " must have shape ", text_of(shape), ", found ", text_of(tensor.sizes().vec()), remedy);
+    if (tensor.layout() != at::kStrided) fail(what, " must be a dense tensor; use .to_dense()");
+  }
+
+  /// [T, step shape]: rows with any distance between them are read where they are, others are copied.
+  Bound sequence(const Name& what, const at::Tensor& given, Mem mem) {
+    check(what, given, mem, sequence_shape());
+    const at::Tensor& tensor = settled(given);
+    if (rows_are_dense(tensor, 1)) return bound(tensor, tensor.stride(0));
+    if (tensor.stride(0) == 0 && steps_ > 0) return bound(keep(tensor.select(0, 0).contiguous()), 0);
+    return bound(keep(tensor.contiguous()), elements_);
+  }
+
+  /// One step.
+  Bound once(const Name& what, const at::Tensor& given, Mem mem) {
+    check(what, given, mem, step_, "; call reset() before a batch of another shape");
+    const at::Tensor& tensor = settled(given);
+    return bound(tensor.is_contiguous() ? tensor : keep(tensor.contiguous()), elements_);
+  }
+
+  at::Tensor make(Mem mem, bool sequence) const {
+    return at::empty(sequence ? sequence_shape() : step_, at::dtype(scalar_type(mem)));
+  }
+
+  static Bound bound(const at::Tensor& tensor, std::int64_t row_stride) {
+    return {.data = tensor.numel() == 0 ? nothing() : tensor.data_ptr(), .row_stride = row_stride};
+  }
+  Bound written(const at::Tensor& tensor) const { return bound(tensor, elements_); }
+
+  /// What torch has put off, a minus sign or zeros, written out; it does so itself for lists without gaps
+  /// only.
+  const at::Tensor& settled(const at::Tensor& tensor) {
+    if (tensor._is_zerotensor()) return keep(at::zeros(tensor.sizes(), tensor.options()));
+    return tensor.is_neg() ? keep(tensor.resolve_neg()) : tensor;
+  }
+
+  const at::Tensor& keep(at::Tensor tensor) { return held_.emplace_back(std::move(tensor)); }
+
+  // ---- states and parameters: how they lie in memory chooses the kernel ---------------------------------
+
+  template <class List>
+  void bind_states(const List& states) {
+    const std::vector<int>& places = neuron_.states();
+    if (states.size() != 0 && static_cast<std::size_t>(states.size()) != places.size())
+      fail("expected ", places.size(), " states, or none at all for those that start at zero, found ",
+           states.size());
+    for (std::size_t i = 0; i < places.size(); ++i)
+      maps_.push_back(states.size() == 0 ? Map::scalar : Map::element);
+  }
+
+  void bind_params(at::TensorList params) {
+    const std::vector<int>& places = neuron_.params();
+    if (params.size() != places.size())
+      fail("expected ", places.size(), " parameters, found ", params.size());
+    for (std::size_t i = 0; i < params.size(); ++i) bind_param(i, params[i]);
+  }
+
+  const std::vector<Map>& maps() const { return maps_; }
+  const Bound& param(std::size_t place) const { return params_[place]; }
+  const Shape& param_shape(std::size_t place) const { return param_shapes_[place]; }
+
+  /// One value for all elements, which the neuron holds.
+  Bound initial(int index) const { return {.data = neuron_.initial(index), .row_stride = 0}; }
+
+  PlanRun plan_run() const {
+    return {.steps = steps_, .elements = elements_, .first_step = 0, .buffers = {}};
+  }
+
+ private:
+  /// Somewhere for tensors without elements, whose pointer may be null.
+  static void* nothing() {
+    static double place = 0;
+    return &place;
+  }
+
+  void bind_param(std::size_t place, const at::Tensor& tensor) {
+    const Argument& wanted = argument(neuron_.params()[place]);
+    const Name what{"parameter", place};
+    Shape shape = tensor.sizes().vec();
+    if (wanted.per_step) {
+      if (shape.empty() || shape[0] != steps_)
+        fail(what, " changes with time, so its shape must start with T = ", steps_, ", found ",
+             text_of(shape));
+      shape.erase(shape.begin());
+    }
+    check(what, tensor, wanted.mem, tensor.sizes().vec());
+    const std::optional<Broadcast> how = broadcast(step_, shape);
+    if (!how)
+      fail(what, " has shape ", text_of(shape), ", which does not broadcast to the step's shape ",
+           text_of(step_));
+    const at::Tensor& dense = keep(tensor.contiguous());
+    const std::int64_t row = elements_of(shape), rows = wanted.per_step ? steps_ : 1;
+    if (const std::string wrong = out_of_range(wanted, dense.data_ptr(), rows * row); !wrong.empty())
+      fail(wrong);
+    Bound where = bound(dense, wanted.per_step ? row : 0);
+    where.inner = how->inner;
+    where.count = how->count;
+    if (how->spread) {
+      const at::Tensor& wide = keep(at::empty({rows, elements_}, dense.options()));
+      spread_out(step_, shape, size_of(wanted.mem), rows, dense.data_ptr(), wide.data_ptr());
+      where = bound(wide, wanted.per_step ? elements_ : 0);
+    }
+    maps_.push_back(how->spread ? Map::element : how->map);
+    params_.push_back(where);
+    param_shapes_.push_back(std::move(shape));
+  }
+
+  const TorchNeuron& neuron_;
+  std::int64_t steps_, elements_ = 1;
+  Shape whole_, step_;
+  std::deque<at::Tensor> held_;
+  std::vector<Map> maps_;
+  std::vector<Bound> params_;
+  std::vector<Shape> param_shapes_;
+};
+
+/// The shape of what forward leaves for backward.
+Shape saved_shape(const Call& call, const Plan& plan, const Buffer& buffer) {
+  if (buffer.lead != Lead::per_segment) return call.sequence_shape();
+  return {rows_of(plan, buffer, call.steps()) * call.elements() + checkpoint_pad};
+}
+
+std::size_t place_of(const std::vector<int>& places, int index) {
+  return static_cast<std::size_t>(std::find(places.begin(), places.end(), index) - places.begin());
+}
+
+/// The gradient of a parameter in its own shape and type from those of all elements.
+template <class F>
+void sum_param(const Call& call, const Argument& argument, const Shape& shape, const at::Tensor& rows,
+               at::Tensor& out, const Threads& threads) {
+  const std::int64_t size = elements_of(shape), count = argument.per_step ? call.steps() : 1;
+  std::vector<F> sums(static_cast<std::size_t>(count * size), F(0));
+  if (call.steps() > 0 && call.elements() > 0)
+    param_sums(static_cast<const F*>(rows.data_ptr()), call.elements(), count, call.step(), shape,
+               sums.data(), threads);
+  store(argument.mem, sums.data(), out.data_ptr(), count * size);
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(Mem mem) {
+  switch (mem) {
+    case Mem::f16:
+      return at::kHalf;
+    case Mem::bf16:
+      return at::kBFloat16;
+    case Mem::f32:
+      return at::kFloat;
+    case Mem::f64:
+      return at::kDouble;
+    case Mem::i32:
+      return at::kInt;
+    case Mem::u8:
+      return at::kByte;
+    case Mem::b8:
+      return at::kBool;
+  }
+  internal_check(false, "a memory type that torch does not have");
+  return at::kFloat;
+}
+
+std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList inputs, at::TensorList states,
+                                    at::TensorList params, const Request& request, bool training) {
+  if (inputs.size() != neuron.inputs().size())
+    Call::fail("expected ", neuron.inputs().size(), " inputs, found ", inputs.size());
+  if (inputs[0].dim() == 0) Call::fail("input 0 must have time as its first dimension, found a scalar");
+  Call call(neuron, inputs[0].sizes());
+  std::vector<Bound> bound_inputs, bound_states;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    bound_inputs.push_back(call.sequence(Name{"input", i}, inputs[i], call.argument(neuron.inputs()[i]).mem));
+  call.bind_states(states);
+  for (std::size_t i = 0; i < neuron.states().size(); ++i) {
+    const int index = neuron.states()[i];
+    bound_states.push_back(states.empty() ? call.initial(index)
+                                          : call.once(Name{"state", i}, states[i], call.argument(index).mem));
+  }
+  call.bind_params(params);
+
+  Requested& requested = neuron.requested(request);
+  if (training) requested.require_training();
+  const Kind kind = training            ? Kind::forward
+                    : request.sequences ? Kind::inference
+                                        : Kind::inference_final_state;
+  const std::shared_ptr<const Executable> executable = requested.executable(kind, call.maps());
+
+  std::vector<at::Tensor> results;
+  for (int index : neuron.outputs()) results.push_back(call.make(neuron.graph().results[index].mem, true));
+  for (int index : neuron.states()) results.push_back(call.make(call.argument(index).mem, request.sequences));
+  const std::size_t first_state = neuron.outputs().size(), first_saved = results.size();
+  PlanRun run = call.plan_run();
+  for (const Buffer& buffer : executable->plan().buffers) {
+    switch (buffer.holds) {
+      case Holds::input:
+        run.buffers.push_back(bound_inputs[place_of(neuron.inputs(), buffer.index)]);
+        break;
+      case Holds::first_state:
+        run.buffers.push_back(bound_states[place_of(neuron.states(), buffer.index)]);
+        break;
+      case Holds::param:
+        run.buffers.push_back(call.param(place_of(neuron.params(), buffer.index)));
+        break;
+      case Holds::output:
+        run.buffers.push_back(call.written(results[place_of(neuron.outputs(), buffer.index)]));
+        break;
+      case Holds::state_sequence:
+      case Holds::last_state:
+        if ((buffer.holds == Holds::state_sequence) == request.sequences)
+          run.buffers.push_back(call.written(results[first_state + place_of(neuron.states(), buffer.index)]));
+        else
+          run.buffers.push_back({});
+        break;
+      default: {
+        results.push_back(
+            at::empty(saved_shape(call, executable->plan(), buffer), at::dtype(scalar_type(buffer.mem))));
+        if (buffer.lead == Lead::per_segment)
+          results.back().narrow(0, -checkpoint_pad, checkpoint_pad).zero_();
+        run.buffers.push_back(call.written(results.back()));
+      }
+    }
+  }
+  internal_check(!training || results.size() == first_saved + requested.saved().size(),
+                 "what is saved depends on how parameters lie in memory");
+  executable->run(run, torch_threads());
+  return results;
+}
+
+std::vector<int> places_now(const TorchNeuron& neuron, const Request& request, at::IntArrayRef now) {
+  std::vector<int> arguments;
+  const auto contains = [](const std::vector<int>& list, int index) {
+    return std::find(list.begin(), list.end(), index) != list.end();
+  };
+  for (std::int64_t place : now) {
+    if (place < 0 || static_cast<std::size_t>(place) >= neuron.arguments().size())
+      Call::fail("there is no argument ", place, " to take a gradient of; there are ",
+                 neuron.arguments().size());
+    const int index = neuron.arguments()[place];
+    if (!neuron.differentiable(index)) Call::fail(neuron.graph().arguments[index].name, " has no gradient");
+    if (!request.wanted.empty() && !contains(request.wanted, index))
+      Call::fail("backward is to give the gradient of argument ", place,
+                 ", which is not among those that are wanted");
+    if (contains(arguments, index)) Call::fail("the gradient of argument ", place, " is wanted now twice");
+    arguments.push_back(index);
+  }
+  return arguments;
+}
+
+std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCall& given,
+                                     const Request& request) {
+  if (given.shape.empty()) Call::fail("the shape must be [T, step shape], found []");
+  Call call(neuron, given.shape);
+  Requested& requested = neuron.requested(request);
+  requested.require_training();
+  const Graph& joint = requested.joint();
+  const std::size_t outputs = neuron.outputs().size(), states = neuron.states().size();
+  const auto count = [](const char* what, std::size_t expected, std::size_t found) {
+    if (expected != found) Call::fail("backward expected ", expected, " ", what, ", found ", found);
+  };
+  count("gradients", outputs + states, given.grads.size());
+  count("inputs", neuron.inputs().size(), given.inputs.size());
+  count("results of forward", outputs + states + requested.saved().size(), given.results.size());
+  call.bind_states(given.states);
+  call.bind_params(given.params);
+
+  std::vector<int> absent;
+  for (std::size_t a = 0; a < joint.arguments.size(); ++a)
+    if (joint.arguments[a].role == Role::grad_output &&
+        !given.grads.get(place_of(neuron.outputs(), joint.arguments[a].of)).has_value())
+      absent.push_back(static_cast<int>(a));
+
+  std::map<int, at::Tensor> gradients;  // by argument
+  std::map<int, at::Tensor> rows;       // of parameters: one for each element
+  const std::vector<int> now = places_now(neuron, request, given.now);
+  for (int index : now) {
+    const Argument& argument = call.argument(index);
+    if (argument.role == Role::param)
+      gradients[index] = at::empty(given.params[place_of(neuron.params(), index)].sizes(),
+                                   at::dtype(scalar_type(argument.mem)));
+    else
+      gradients[index] = call.make(gradient_memory(argument), argument.role == Role::input);
+  }
+
+  const std::shared_ptr<const Executable> executable =
+      requested.executable(Kind::backward, call.maps(), absent);
+  const Plan& plan = executable->plan();
+  const auto read = [&](const OptionalTensors& list, std::size_t place, const char* what) -> at::Tensor {
+    const std::optional<at::Tensor> found = list.get(place);
+    if (!found || !found->defined()) Call::fail("backward reads ", what, " ", place, ", which is missing");
+    return *found;
+  };
+  PlanRun run = call.plan_run();
+  for (const Buffer& buffer : plan.buffers) {
+    const auto state_place = [&] { return place_of(neuron.states(), buffer.index); };
+    Bound bound;
+    switch (buffer.holds) {
+      case Holds::input: {
+        const std::size_t place = place_of(neuron.inputs(), buffer.index);
+        bound = call.sequence(Name{"input", place}, read(given.inputs, place, "input"), buffer.mem);
+        break;
+      }
+      case Holds::first_state:
+        bound = given.states.size() == 0 ? call.initial(buffer.index)
+                                         : call.once(Name{"state", state_place()},
+                                                     read(given.states, state_place(), "state"), buffer.mem);
+        break;
+      case Holds::param:
+        bound = call.param(place_of(neuron.params(), buffer.index));
+        break;
+      case Holds::output: {
+        const std::size_t place = place_of(neuron.outputs(), buffer.index);
+        bound = call.sequence(Name{"output", place}, read(given.results, place, "result"), buffer.mem);
+        break;
+      }
+      case Holds::state_sequence:
+        bound = call.sequence(Name{"the sequence of state", state_place()},
+                              read(given.results, outputs + state_place(), "result"), buffer.mem);
+        break;
+      case Holds::saved:
+      case Holds::checkpoint: {
+        std::size_t next_saved = 0;
+        for (; next_saved < requested.saved().size(); ++next_saved)
+          if (requested.saved()[next_saved].holds == buffer.holds &&
+              requested.saved()[next_saved].index == buffer.index)
+            break;
+        const at::Tensor saved = read(given.results, outputs + states + next_saved, "result");
+        call.check(Name{"result", outputs + states + next_saved}, saved, buffer.mem,
+                   saved_shape(call, plan, buffer));
+        bound = Call::bound(saved.is_contiguous() ? saved : call.keep(saved.contiguous()), call.elements());
+        break;
+      }
+      case Holds::grad_output: {
+        const std::size_t place = place_of(neuron.outputs(), joint.arguments[buffer.index].of);
+        bound = call.sequence(Name{"the gradient of output", place}, read(given.grads, place, "gradient"),
+                              buffer.mem);
+        break;
+      }
+      case Holds::grad_last_state:
+      case Holds::grad_state_sequence: {
+        const std::size_t place = place_of(neuron.states(), buffer.index);
+        const std::optional<at::Tensor> found = given.grads.get(outputs + place);
+        if (!found || !found->defined()) break;
+        const Name what{"the gradient of state", place};
+        const bool sequence = buffer.holds == Holds::grad_state_sequence;
+        if (sequence != request.sequences) break;
+        // Gradients of half-typed states are carried wider than torch hands them over.
+        const at::Tensor grad = found->scalar_type() == scalar_type(buffer.mem)
+                                    ? *found
+                                    : call.keep(found->to(scalar_type(buffer.mem)));
+        bound = sequence ? call.sequence(what, grad, buffer.mem) : call.once(what, grad, buffer.mem);
+        break;
+      }
+      case Holds::grad_param:
+        if (gradients.contains(buffer.index)) {
+          const bool many = call.argument(buffer.index).per_step;
+          at::Tensor& all = rows[buffer.index];
+          all = at::empty({many ? call.steps() : 1, call.elements()}, at::dtype(scalar_type(buffer.mem)));
+          bound = call.written(all);
+        }
+        break;
+      case Holds::grad_input:
+      case Holds::grad_first_state:
+        if (gradients.contains(buffer.index)) bound = call.written(gradients[buffer.index]);
+        break;
+      case Holds::last_state:
+        break;
+    }
+    run.buffers.push_back(bound);
+  }
+  const Threads threads = torch_threads();
+  executable->run(run, threads);
+
+  std::vector<at::Tensor> out;
+  for (int index : now) {
+    const Argument& argument = call.argument(index);
+    at::Tensor& gradient = gradients[index];
+    if (argument.role == Role::param) {
+      const Shape& shape = call.param_shape(place_of(neuron.params(), index));
+      if (value_type(argument.mem) == Type::f64)
+        sum_param<double>(call, argument, shape, rows[index], gradient, threads);
+      else
+        sum_param<float>(call, argument, shape, rows[index], gradient, threads);
+    }
+    out.push_back(gradient.to(scalar_type(argument.mem)));
+  }
+  return out;
+}
+
+}  // namespace flexsn

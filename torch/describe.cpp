@@ -1,0 +1,251 @@
+// What Python asks about neurons: import, explain, show, check, as operators on text.
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "build.h"
+#include "error.h"
+#include "grad.h"
+#include "import.h"
+#include "interpret.h"
+#include "neuron.h"
+#include "ops.h"
+#include "text.h"
+#include "verify.h"
+
+namespace flexsn {
+
+using namespace ir;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+using Numbers = c10::Dict<std::string, double>;
+
+/// Errors of ours as Python's ValueError.
+template <class Body>
+auto guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const UserError& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+std::string import_graph(const std::string& listing) {
+  return guarded([&] { return import_listing(listing); });
+}
+
+/// What a text takes and gives: types of inputs, states, parameters and outputs.
+std::tuple<Strings, Strings, Strings, Strings> signature(const std::string& text) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    const auto types = [&](const std::vector<int>& places) {
+      Strings out;
+      for (int place : places) out.emplace_back(name_of(neuron.graph().arguments[place].mem));
+      return out;
+    };
+    Strings outputs;
+    for (int place : neuron.outputs()) outputs.emplace_back(name_of(neuron.graph().results[place].mem));
+    return std::make_tuple(types(neuron.inputs()), types(neuron.states()), types(neuron.params()), outputs);
+  });
+}
+
+/// The text with names for people: of the neuron, of its inputs, states and parameters, of its outputs.
+std::string named(const std::string& text, const std::string& name, const Strings& arguments,
+                  const Strings& outputs) {
+  return guarded([&] {
+    Graph graph = parse(text, "neuron");
+    graph.name = name;
+    const auto next = [](const Strings& names, std::size_t& used) -> const std::string& {
+      if (used == names.size()) user_error("flexsn: there are only ", names.size(), " names for a neuron");
+      return names[used++];
+    };
+    std::size_t used = 0;
+    for (Role role : {Role::input, Role::state, Role::param})
+      for (Argument& argument : graph.arguments)
+        if (argument.role == role) argument.name = next(arguments, used);
+    used = 0;
+    for (Result& result : graph.results)
+      if (result.gives == Gives::output) result.name = next(outputs, used);
+    // A core may have an argument that is called like a gradient.
+    std::set<std::string> taken(arguments.begin(), arguments.end());
+    const auto gradient_of = [&](const std::string& of) {
+      std::string gradient = "grad_" + of;
+      while (!taken.insert(gradient).second) gradient += '_';
+      return gradient;
+    };
+    for (Argument& argument : graph.arguments)
+      if (argument.role == Role::grad_output)
+        argument.name = gradient_of(graph.results[argument.of].name);
+      else if (argument.role == Role::grad_next)
+        argument.name = gradient_of(graph.arguments[argument.of].name);
+    return print(verified(std::move(graph), "named"));
+  });
+}
+
+Neuron read_neuron(const std::string& text) { return Neuron(parse(text, "neuron")); }
+
+template <class Choice>
+Choice choice(const char* what, const std::string& word, const std::map<std::string, Choice>& words) {
+  if (const auto found = words.find(word); found != words.end()) return found->second;
+  Strings known;
+  for (const auto& [name, value] : words) known.push_back(name);
+  user_error("flexsn: there is no ", what, " '", word, "'", did_you_mean(word, known));
+}
+
+Kind kind_named(const std::string& kind) {
+  return choice<Kind>("kind of kernel", kind,
+                      {{"inference", Kind::inference},
+                       {"inference_final_state", Kind::inference_final_state},
+                       {"forward", Kind::forward},
+                       {"backward", Kind::backward}});
+}
+
+/// A stage of the pipeline, or the code of a kernel. No kind: the plans of training.
+std::string show_text(const std::string& text, const std::string& stage, const std::string& kind) {
+  return guarded([&] {
+    const Neuron neuron = read_neuron(text);
+    if (stage == "llvm") return emit(neuron, kind_named(kind), Listing::llvm);
+    if (stage == "asm") return emit(neuron, kind_named(kind), Listing::assembly);
+    ShowOptions options;
+    options.stage = choice<Stage>("stage", stage,
+                                  {{"step", Stage::step},
+                                   {"expanded", Stage::expanded},
+                                   {"joint", Stage::joint},
+                                   {"forward", Stage::forward},
+                                   {"backward", Stage::backward},
+                                   {"plan", Stage::plan}});
+    if (!kind.empty()) options.kind = kind_named(kind);
+    if (options.stage >= Stage::joint) return show(neuron, options);
+    // What torch traced has its gradients in the same graph.
+    return show(Neuron(forward_of(neuron.graph())), options);
+  });
+}
+
+/// The text of an explanation, why there is no training, figures by name, what is saved, what runs again.
+std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
+    const std::string& text, std::int64_t steps, const std::vector<std::int64_t>& shape,
+    const std::vector<std::vector<std::int64_t>>& param_shapes, bool given_states, bool sequences,
+    const std::vector<std::int64_t>& wanted) {
+  return guarded([&] {
+    const TorchNeuron& known = neuron_of(text);
+    ExplainOptions options;
+    options.steps = steps;
+    options.shape = shape;
+    options.given_states = given_states;
+    options.training.state_sequences = sequences;
+    if (param_shapes.size() != known.params().size())
+      user_error("flexsn: expected ", known.params().size(), " shapes of parameters, found ",
+                 param_shapes.size());
+    for (std::size_t i = 0; i < param_shapes.size(); ++i)
+      options.param_shapes[known.graph().arguments[known.params()[i]].name] = param_shapes[i];
+    for (std::int64_t place : wanted)
+      if (const int argument = known.arguments().at(place); known.differentiable(argument))
+        options.training.wanted.push_back(known.graph().arguments[argument].name);
+
+    const Explanation found = explain(read_neuron(text), options);
+    Numbers numbers;
+    const auto note = [&](const std::string& name, auto value) {
+      numbers.insert(name, static_cast<double>(value));
+    };
+    const auto note_kernels = [&](const std::vector<Traffic>& kernels) {
+      for (const Traffic& kernel : kernels) {
+        note("bytes_read_by_" + kernel.kernel, kernel.read);
+        note("bytes_written_by_" + kernel.kernel, kernel.written);
+      }
+    };
+    note_kernels(found.inference);
+    note("inference_passes", found.inference_passes);
+    if (found.untrainable.empty()) {
+      note_kernels(found.training);
+      note("training_passes", found.training_passes);
+      note("training_floor_bytes", found.floor);
+      note("training_to_floor", found.ratio);
+      note("forward_ops", found.forward_ops);
+      note("backward_ops", found.backward_ops);
+      note("steps_between_checkpoints", found.segment);
+      note("bytes_kept_alive", found.kept_alive);
+    }
+    Strings saved;
+    for (const SavedValue& value : found.saved) saved.push_back(join(value.name, ": ", value.reason));
+    return std::make_tuple(found.text, found.untrainable, numbers, saved, found.recomputed);
+  });
+}
+
+/// What `flexsn check` finds: names, whether they passed, details.
+std::tuple<Strings, c10::List<bool>, Strings> check_text(const std::string& text, std::int64_t seed) {
+  return guarded([&] {
+    Strings what, detail;
+    c10::List<bool> passed;
+    for (const Check& found : check(read_neuron(text), Mem::f32, static_cast<std::uint64_t>(seed))) {
+      what.push_back(found.what);
+      passed.push_back(found.passed);
+      detail.push_back(found.detail);
+    }
+    return std::make_tuple(what, passed, detail);
+  });
+}
+
+bool compares_floats(const Graph& graph, const Node& node) {
+  constexpr Op comparisons[] = {Op::lt, Op::le, Op::gt, Op::ge, Op::eq, Op::ne};
+  return std::find(std::begin(comparisons), std::end(comparisons), node.op) != std::end(comparisons) &&
+         is_float(graph.at(node.operands[0]).type);
+}
+
+/// The comparisons of one step on one element: which they are, and their two sides. `values` are those of
+/// inputs, states and parameters.
+std::tuple<Strings, std::vector<double>, std::vector<double>> comparisons(const std::string& text,
+                                                                          const std::vector<double>& values) {
+  return guarded([&] {
+    const Graph step = forward_of(Neuron(parse(text, "neuron")).graph());
+    Graph sides = step;
+    sides.results.clear();
+    Strings names;
+    for (std::size_t id = 0; id < step.nodes.size(); ++id) {
+      const Node& node = step.nodes[id];
+      if (!compares_floats(step, node)) continue;
+      names.emplace_back(name_of(node.op));
+      for (Id side : {node.operands[0], node.operands[1]})
+        sides.results.push_back({.mem = natural_memory(step.at(side).type), .value = side});
+    }
+    if (values.size() != step.arguments.size())
+      user_error("flexsn: expected ", step.arguments.size(), " values of one element, found ", values.size());
+    Scan scan;
+    scan.steps = scan.elements = 1;
+    std::vector<Array> memory, found;
+    std::size_t next = 0;
+    memory.resize(step.arguments.size());
+    for (Role role : {Role::input, Role::state, Role::param})
+      for (std::size_t a = 0; a < step.arguments.size(); ++a)
+        if (step.arguments[a].role == role) memory[a] = Array(step.arguments[a].mem, {1}, values[next++]);
+    for (const Array& array : memory) scan.sources.push_back({.mem = array.type, .data = array.bytes.data()});
+    for (const Result& result : sides.results) found.emplace_back(result.mem, std::vector<std::int64_t>{1});
+    for (Array& array : found) scan.targets.push_back({.sequence = array.bytes.data()});
+    interpret(sides, scan);
+    std::vector<double> left, right;
+    for (std::size_t i = 0; i < found.size(); i += 2) {
+      left.push_back(found[i][0]);
+      right.push_back(found[i + 1][0]);
+    }
+    return std::make_tuple(names, left, right);
+  });
+}
+
+}  // namespace
+
+}  // namespace flexsn
+
+TORCH_LIBRARY_FRAGMENT(flexsn, m) {
+  m.def("import_graph(str listing) -> str", &flexsn::import_graph);
+  m.def("signature(str neuron) -> (str[], str[], str[], str[])", &flexsn::signature);
+  m.def("named(str neuron, str name, str[] arguments, str[] outputs) -> str", &flexsn::named);
+  m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
+  m.def(
+      "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
+      "int[] wanted) -> (str, str, Dict(str, float), str[], str[])",
+      &flexsn::explain_text);
+  m.def("check(str neuron, int seed) -> (str[], bool[], str[])", &flexsn::check_text);
+  m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);
+  m.def("version() -> str", [] { return std::string(flexsn::version()); });
+}

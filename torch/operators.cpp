@@ -1,0 +1,504 @@
+// The operators of namespace flexsn: schemas, kernels for CPU and Meta tensors, autograd.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "call.h"
+#include "error.h"
+
+namespace flexsn {
+
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using Text = c10::string_view;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Errors of ours as Python's ValueError.
+template <class Body>
+auto guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const UserError& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+/// Places in the list of inputs, states and parameters as arguments of the graph; none: all that carry one.
+Request request_of(const TorchNeuron& neuron, at::IntArrayRef wanted, bool sequences, Text plan) {
+  Request request{.wanted = {}, .sequences = sequences, .plan = std::string(plan)};
+  for (std::int64_t place : wanted) {
+    if (place < 0 || static_cast<std::size_t>(place) >= neuron.arguments().size())
+      user_error("flexsn: there is no argument ", place, " to take a gradient of; there are ",
+                 neuron.arguments().size());
+    request.wanted.push_back(neuron.arguments()[place]);
+  }
+  return request;
+}
+
+// ---- kernels for the CPU ---------------------------------------------------------------------------------
+
+template <bool sequences>
+std::vector<Tensor> inference(Text text, TensorList inputs, TensorList states, TensorList params) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    return run_forward(neuron, inputs, states, params, {.sequences = sequences}, false);
+  });
+}
+
+template <bool sequences>
+std::vector<Tensor> training(Text text, TensorList inputs, TensorList states, TensorList params,
+                             at::IntArrayRef wanted, Text plan) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    return run_forward(neuron, inputs, states, params, request_of(neuron, wanted, sequences, plan), true);
+  });
+}
+
+std::vector<Tensor> backward(Text text, const OptionalTensors& grads, const OptionalTensors& inputs,
+                             const OptionalTensors& states, TensorList params, const OptionalTensors& results,
+                             at::IntArrayRef shape, at::IntArrayRef wanted, at::IntArrayRef now,
+                             bool sequences, Text plan) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    return run_backward(neuron, {grads, inputs, states, params, results, shape, now},
+                        request_of(neuron, wanted, sequences, plan));
+  });
+}
+
+// ---- Meta: shapes and types, symbolic where torch traces ----------------------------------------------
+
+Tensor made(c10::SymIntArrayRef shape, Mem mem) {
+  return at::empty_symint(shape, at::TensorOptions().dtype(scalar_type(mem)).device(at::kMeta));
+}
+
+/// Without data all tensors must be, or what is computed on the others would be lost.
+void require_meta(const char* what, std::size_t place, const Tensor& tensor) {
+  if (!tensor.is_meta())
+    user_error("flexsn: ", what, " ", place, " is on ", tensor.device().str(),
+               ", but other tensors of the call are on meta; move it");
+}
+
+void require_meta(const char* what, const OptionalTensors& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (const std::optional<Tensor> tensor = tensors.get(i); tensor && tensor->defined())
+      require_meta(what, i, *tensor);
+}
+
+void require_type(const char* what, std::size_t place, const Tensor& tensor, Mem mem) {
+  require_meta(what, place, tensor);
+  if (tensor.scalar_type() != scalar_type(mem))
+    user_error("flexsn: ", what, " ", place, " must be ", c10::toString(scalar_type(mem)), ", found ",
+               c10::toString(tensor.scalar_type()));
+}
+
+/// Where sizes are symbols, this becomes a guard of what a compiler makes.
+void require_shape(const char* what, std::size_t place, const Tensor& tensor, c10::SymIntArrayRef shape) {
+  bool same = tensor.dim() == static_cast<std::int64_t>(shape.size());
+  for (std::size_t d = 0; same && d < shape.size(); ++d)
+    same = tensor.sym_size(static_cast<std::int64_t>(d)).sym_eq(shape[d]).expect_true(__FILE__, __LINE__);
+  if (!same)
+    user_error("flexsn: ", what, " ", place, " must have shape ", shape, ", found ", tensor.sym_sizes());
+}
+
+void require_count(const char* what, std::size_t expected, std::size_t found) {
+  if (expected != found) user_error("flexsn: expected ", expected, " ", what, ", found ", found);
+}
+
+std::vector<Tensor> results_of(Text text, TensorList inputs, TensorList states, TensorList params,
+                               bool sequences, const Request* trained) {
+  const TorchNeuron& neuron = neuron_of(text);
+  const auto memory = [&](int argument) { return neuron.graph().arguments[argument].mem; };
+  require_count("inputs", neuron.inputs().size(), inputs.size());
+  if (!states.empty()) require_count("states", neuron.states().size(), states.size());
+  require_count("parameters", neuron.params().size(), params.size());
+  if (inputs[0].dim() == 0)
+    user_error("flexsn: input 0 must have time as its first dimension, found a scalar");
+  const c10::SymDimVector whole(inputs[0].sym_sizes());
+  const c10::SymIntArrayRef step(whole.data() + 1, whole.size() - 1);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    require_type("input", i, inputs[i], memory(neuron.inputs()[i]));
+    require_shape("input", i, inputs[i], whole);
+  }
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    require_type("state", i, states[i], memory(neuron.states()[i]));
+    require_shape("state", i, states[i], step);
+  }
+  for (std::size_t i = 0; i < params.size(); ++i)
+    require_type("parameter", i, params[i], memory(neuron.params()[i]));
+  std::vector<Tensor> results;
+  for (int index : neuron.outputs()) results.push_back(made(whole, neuron.graph().results[index].mem));
+  for (int index : neuron.states())
+    results.push_back(made(sequences ? c10::SymIntArrayRef(whole) : step, memory(index)));
+  if (trained == nullptr) return results;
+  const Requested& requested = neuron.requested(*trained);
+  requested.require_training();
+  for (const Buffer& buffer : requested.saved()) {
+    c10::SymDimVector shape = whole;
+    if (buffer.lead == Lead::per_segment) {
+      c10::SymInt elements = (whole[0] - 1).max(c10::SymInt(0)) / c10::SymInt(requested.segment());
+      for (const c10::SymInt& dim : step) elements = elements * dim;
+      shape = {elements + checkpoint_pad};
+    }
+    results.push_back(made(shape, buffer.mem));
+  }
+  return results;
+}
+
+template <bool sequences>
+std::vector<Tensor> inference_meta(Text text, TensorList inputs, TensorList states, TensorList params) {
+  return guarded([&] { return results_of(text, inputs, states, params, sequences, nullptr); });
+}
+
+template <bool sequences>
+std::vector<Tensor> training_meta(Text text, TensorList inputs, TensorList states, TensorList params,
+                                  at::IntArrayRef wanted, Text plan) {
+  return guarded([&] {
+    const Request request = request_of(neuron_of(text), wanted, sequences, plan);
+    return results_of(text, inputs, states, params, sequences, &request);
+  });
+}
+
+std::vector<Tensor> backward_meta(Text text, const OptionalTensors& grads, const OptionalTensors& inputs,
+                                  const OptionalTensors& states, TensorList params,
+                                  const OptionalTensors& results, c10::SymIntArrayRef shape,
+                                  at::IntArrayRef wanted, at::IntArrayRef now, bool sequences, Text plan) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    if (shape.empty()) user_error("flexsn: the shape must be [T, step shape], found []");
+    require_count("parameters", neuron.params().size(), params.size());
+    require_meta("gradient", grads);
+    require_meta("input", inputs);
+    require_meta("state", states);
+    require_meta("result", results);
+    for (std::size_t i = 0; i < params.size(); ++i) require_meta("parameter", i, params[i]);
+    places_now(neuron, request_of(neuron, wanted, sequences, plan), now);
+    const std::size_t first_param = neuron.inputs().size() + neuron.states().size();
+    std::vector<Tensor> gradients;
+    for (std::int64_t place : now) {
+      const ir::Argument& argument = neuron.graph().arguments[neuron.arguments()[place]];
+      const auto at = static_cast<std::size_t>(place);
+      const c10::SymIntArrayRef sizes = at >= first_param             ? params[at - first_param].sym_sizes()
+                                        : at < neuron.inputs().size() ? shape
+                                                                      : shape.slice(1);
+      gradients.push_back(made(sizes, argument.mem));
+    }
+    return gradients;
+  });
+}
+
+// ---- autograd ---------------------------------------------------------------------------------------------
+
+using InferenceOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList);
+using TrainingOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList, at::IntArrayRef, Text);
+using BackwardOp = std::vector<Tensor>(Text, const OptionalTensors&, const OptionalTensors&,
+                                       const OptionalTensors&, TensorList, const OptionalTensors&,
+                                       c10::SymIntArrayRef, at::IntArrayRef, at::IntArrayRef, bool, Text);
+
+template <class Signature>
+const c10::TypedOperatorHandle<Signature> handle_of(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+/// Dual tensors would lose their tangents without a word.
+void no_forward_mode(std::initializer_list<TensorList> lists) {
+  for (const TensorList& list : lists)
+    for (const Tensor& tensor : list)
+      if (tensor._fw_grad(0).defined())
+        C10_THROW_ERROR(
+            NotImplementedError,
+            "flexsn: derivatives in forward mode (jvp, dual tensors) are not there; use backward, "
+            "or backend=\"torch\" where they are needed");
+}
+
+/// What inference gives carries no gradient.
+template <bool sequences>
+std::vector<Tensor> inference_autograd(c10::DispatchKeySet keys, Text text, TensorList inputs,
+                                       TensorList states, TensorList params) {
+  static const auto op =
+      handle_of<InferenceOp>(sequences ? "flexsn::inference" : "flexsn::inference_final_state");
+  no_forward_mode({inputs, states, params});
+  return op.redispatch(keys & c10::after_autograd_keyset, text, inputs, states, params);
+}
+
+template <bool sequences>
+std::vector<Tensor> training_below(Text text, TensorList inputs, TensorList states, TensorList params,
+                                   at::IntArrayRef wanted, Text plan) {
+  static const auto op =
+      handle_of<TrainingOp>(sequences ? "flexsn::training" : "flexsn::training_final_state");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(text, inputs, states, params, wanted, plan);
+}
+
+/// A call of a training operator, beside tensors; and the same as its backward keeps it.
+struct Setting {
+  Text text;
+  std::size_t inputs, states;  ///< how many of the tensors are such
+  bool sequences;
+  const std::vector<std::int64_t>& wanted;
+  Text plan;
+};
+
+struct Kept : torch::CustomClassHolder {
+  Kept(std::string text_, std::size_t inputs_, std::size_t states_, bool sequences_,
+       std::vector<std::int64_t> wanted_, std::string plan_, std::vector<c10::SymInt> shape_)
+      : text(std::move(text_)),
+        inputs(inputs_),
+        states(states_),
+        sequences(sequences_),
+        wanted(std::move(wanted_)),
+        plan(std::move(plan_)),
+        shape(std::move(shape_)) {}
+
+  std::string text;
+  std::size_t inputs, states;
+  bool sequences;
+  std::vector<std::int64_t> wanted;
+  std::string plan;
+  std::vector<c10::SymInt> shape;
+};
+
+OptionalTensors optional(std::size_t first, std::size_t last, const variable_list& from) {
+  OptionalTensors list;
+  list.reserve(last - first);
+  for (std::size_t i = first; i < last; ++i)
+    list.push_back(from[i].defined() ? std::optional<Tensor>(from[i]) : std::nullopt);
+  return list;
+}
+
+/// Gradients of gradients are not there; whoever asks for them is told so.
+class Once : public torch::autograd::Function<Once> {
+ public:
+  static variable_list forward(AutogradContext*, TensorList gradients, TensorList) {
+    variable_list copies;
+    for (const Tensor& gradient : gradients) copies.push_back(gradient.detach());
+    return copies;
+  }
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    C10_THROW_ERROR(NotImplementedError,
+                    "flexsn: gradients of gradients are not there (double backward); use backend=\"torch\" "
+                    "where create_graph=True is needed");
+  }
+};
+
+class Train : public torch::autograd::Function<Train> {
+ public:
+  static variable_list forward(AutogradContext* context, const Setting& setting, TensorList tensors) {
+    const TorchNeuron& neuron = neuron_of(setting.text);
+    const TensorList inputs = tensors.slice(0, setting.inputs),
+                     states = tensors.slice(setting.inputs, setting.states),
+                     params = tensors.slice(setting.inputs + setting.states);
+    variable_list results =
+        setting.sequences
+            ? training_below<true>(setting.text, inputs, states, params, setting.wanted, setting.plan)
+            : training_below<false>(setting.text, inputs, states, params, setting.wanted, setting.plan);
+
+    // Only what backward reads is kept, through torch, which notices if somebody changes it in between.
+    const Requested& requested =
+        neuron.requested(request_of(neuron, setting.wanted, setting.sequences, setting.plan));
+    const std::size_t outputs = neuron.outputs().size(), plain = outputs + neuron.states().size();
+    variable_list kept(tensors.begin(), tensors.end()), untouched;
+    for (std::size_t i = 0; i < setting.inputs; ++i)
+      if (!requested.reads(Holds::input, neuron.inputs()[i])) kept[i] = Tensor();
+    for (std::size_t i = 0; i < setting.states; ++i)
+      if (!requested.reads(Holds::first_state, neuron.states()[i])) kept[setting.inputs + i] = Tensor();
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      const bool read =
+          r >= plain || (r < outputs ? requested.reads(Holds::output, neuron.outputs()[r])
+                                     : requested.reads(Holds::state_sequence, neuron.states()[r - outputs]));
+      const bool carries = r < plain && (r < outputs ? neuron.output_carries(neuron.outputs()[r])
+                                                     : neuron.state_carries(neuron.states()[r - outputs]));
+      kept.push_back(read ? results[r] : Tensor());
+      if (!carries) untouched.push_back(results[r]);
+    }
+    context->save_for_backward(std::move(kept));
+    context->mark_non_differentiable(untouched);
+    context->set_materialize_grads(false);
+    // Under a compiler sizes are symbols.
+    context->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(
+        std::string(setting.text), setting.inputs, setting.states, setting.sequences, setting.wanted,
+        std::string(setting.plan), inputs[0].sym_sizes().vec()));
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    static const auto op = handle_of<BackwardOp>("flexsn::backward");
+    const auto call = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["call"].toCapsule());
+    const TorchNeuron& neuron = neuron_of(call->text);
+    const std::size_t inputs = call->inputs, states = call->states;
+    const std::size_t all = inputs + states + neuron.params().size(),
+                      plain = neuron.outputs().size() + neuron.states().size();
+    // One entry for the setting, then one for each tensor.
+    variable_list out(1 + all);
+    std::vector<std::int64_t> now;
+    for (std::int64_t place : call->wanted)
+      if (context->needs_input_grad(slot(place, inputs, states, neuron))) now.push_back(place);
+    bool arrives = false;
+    for (std::size_t i = 0; i < plain; ++i) arrives = arrives || grads[i].defined();
+    if (!arrives || now.empty()) return out;
+
+    const variable_list kept = saved(context);
+    const variable_list params(kept.begin() + static_cast<std::ptrdiff_t>(inputs + states),
+                               kept.begin() + static_cast<std::ptrdiff_t>(all));
+    const std::vector<Tensor> gradients =
+        op.call(call->text, optional(0, plain, grads), optional(0, inputs, kept),
+                optional(inputs, inputs + states, kept), params, optional(all, kept.size(), kept),
+                call->shape, call->wanted, now, call->sequences, call->plan);
+    const variable_list linked =
+        at::GradMode::is_enabled() ? Once::apply(TensorList(gradients), TensorList(ends())) : gradients;
+    for (std::size_t i = 0; i < now.size(); ++i) out[1 + slot(now[i], inputs, states, neuron)] = linked[i];
+    return out;
+  }
+
+ private:
+  /// Where an argument stands in the list of tensors, which is shorter where states were left out.
+  static std::size_t slot(std::int64_t place, std::size_t inputs, std::size_t states,
+                          const TorchNeuron& neuron) {
+    const auto at = static_cast<std::size_t>(place);
+    return at < inputs ? at : at - (neuron.states().size() - states);
+  }
+
+  /// Tensors that stand where those of the forward call stood in autograd's graph: gradients depend on all of
+  /// them, though backward may read none.
+  static variable_list ends() {
+    variable_list list;
+    for (const torch::autograd::Edge& edge : torch::autograd::get_current_node()->next_edges()) {
+      if (!edge.is_valid()) continue;
+      list.push_back(at::empty({0}));
+      torch::autograd::impl::set_gradient_edge(list.back(), edge);
+    }
+    return list;
+  }
+
+  static variable_list saved(AutogradContext* context) {
+    try {
+      return context->get_saved_variables();
+    } catch (const c10::Error& error) {
+      if (std::string_view(error.what()).find("second time") == std::string_view::npos) throw;
+      C10_THROW_ERROR(
+          Error,
+          "flexsn: backward has come to a call whose graph was freed by an earlier backward. A state that is "
+          "carried from batch to batch does that: detach or reset between batches (functional.detach_net or "
+          "functional.reset_net), or keep the graph with retain_graph=True");
+    }
+  }
+};
+
+template <bool sequences>
+std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList states, TensorList params,
+                                      at::IntArrayRef wanted, Text plan) {
+  return guarded([&] {
+    no_forward_mode({inputs, states, params});
+    const TorchNeuron& neuron = neuron_of(text);
+    variable_list all(inputs.begin(), inputs.end());
+    all.insert(all.end(), states.begin(), states.end());
+    all.insert(all.end(), params.begin(), params.end());
+    // With other counts the operator itself says what is wrong.
+    const bool complete = inputs.size() == neuron.inputs().size() &&
+                          params.size() == neuron.params().size() &&
+                          (states.empty() || states.size() == neuron.states().size());
+    std::vector<std::int64_t> asked(wanted.begin(), wanted.end());
+    const std::size_t left_out = neuron.states().size() - states.size();
+    bool any = false;
+    for (std::size_t i = 0; complete && i < all.size(); ++i) {
+      const std::size_t place = i < inputs.size() ? i : i + left_out;
+      const bool needs = at::GradMode::is_enabled() && all[i].requires_grad();
+      any = any || needs;
+      if (wanted.empty() && needs && neuron.differentiable(neuron.arguments()[place]))
+        asked.push_back(static_cast<std::int64_t>(place));
+    }
+    if (!any || asked.empty()) return training_below<sequences>(text, inputs, states, params, wanted, plan);
+    return Train::apply(Setting{text, inputs.size(), states.size(), sequences, asked, plan}, TensorList(all));
+  });
+}
+
+std::vector<Tensor> backward_autograd(Text text, const OptionalTensors& grads, const OptionalTensors& inputs,
+                                      const OptionalTensors& states, TensorList params,
+                                      const OptionalTensors& results, c10::SymIntArrayRef shape,
+                                      at::IntArrayRef wanted, at::IntArrayRef now, bool sequences,
+                                      Text plan) {
+  static const auto op = handle_of<BackwardOp>("flexsn::backward");
+  variable_list gradients;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    gradients = op.call(text, grads, inputs, states, params, results, shape, wanted, now, sequences, plan);
+  }
+  if (!at::GradMode::is_enabled()) return gradients;
+  variable_list sources(params.begin(), params.end());
+  for (const OptionalTensors* list : {&grads, &inputs, &states, &results})
+    for (const std::optional<Tensor>& tensor : *list)
+      if (tensor && tensor->defined()) sources.push_back(*tensor);
+  const bool any =
+      std::any_of(sources.begin(), sources.end(), [](const Tensor& t) { return t.requires_grad(); });
+  return any ? Once::apply(TensorList(gradients), TensorList(sources)) : gradients;
+}
+
+/// Places, in the list of inputs, states and parameters, of which a gradient can be had.
+std::vector<std::int64_t> differentiable(const std::string& text) {
+  return guarded([&] {
+    const TorchNeuron& neuron = neuron_of(text);
+    std::vector<std::int64_t> places;
+    for (std::size_t i = 0; i < neuron.arguments().size(); ++i)
+      if (neuron.differentiable(neuron.arguments()[i])) places.push_back(static_cast<std::int64_t>(i));
+    return places;
+  });
+}
+
+/// vmap would have to move a dimension into every row.
+void no_vmap(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  C10_THROW_ERROR(
+      NotImplementedError,
+      join("flexsn: ", op.schema().name(),
+           " does not run under vmap; a step works on elements one by one, so give the whole batch "
+           "as dimensions of the step instead"));
+}
+
+}  // namespace
+
+}  // namespace flexsn
+
+TORCH_LIBRARY(flexsn, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  const char* arguments = "(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params";
+  for (const char* name : {"inference", "inference_final_state"})
+    m.def(flexsn::join(name, arguments, ") -> Tensor[]").c_str(), tags);
+  for (const char* name : {"training", "training_final_state"})
+    m.def(flexsn::join(name, arguments, ", int[] wanted=[], str plan=\"\") -> Tensor[]").c_str(), tags);
+  m.def(
+      "backward(str neuron, Tensor?[] grads, Tensor?[] inputs, Tensor?[] states, Tensor[] params, "
+      "Tensor?[] results, SymInt[] shape, int[] wanted, int[] now, bool sequences, str plan) -> Tensor[]",
+      tags);
+  m.def("differentiable(str neuron) -> int[]", &flexsn::differentiable);
+}
+
+TORCH_LIBRARY_IMPL(flexsn, CPU, m) {
+  m.impl("inference", flexsn::inference<true>);
+  m.impl("inference_final_state", flexsn::inference<false>);
+  m.impl("training", flexsn::training<true>);
+  m.impl("training_final_state", flexsn::training<false>);
+  m.impl("backward", flexsn::backward);
+}
+
+TORCH_LIBRARY_IMPL(flexsn, Meta, m) {
+  m.impl("inference", flexsn::inference_meta<true>);
+  m.impl("inference_final_state", flexsn::inference_meta<false>);
+  m.impl("training", flexsn::training_meta<true>);
+  m.impl("training_final_state", flexsn::training_meta<false>);
+  m.impl("backward", flexsn::backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(flexsn, Autograd, m) {
+  m.impl("inference", flexsn::inference_autograd<true>);
+  m.impl("inference_final_state", flexsn::inference_autograd<false>);
+  m.impl("training", flexsn::training_autograd<true>);
+  m.impl("training_final_state", flexsn::training_autograd<false>);
+  m.impl("backward", flexsn::backward_autograd);
+}
+
+TORCH_LIBRARY_IMPL(flexsn, FuncTorchBatched, m) {
+  for (const char* name :
+       {"inference", "inference_final_state", "training", "training_final_state", "backward"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&flexsn::no_vmap>());
+}
