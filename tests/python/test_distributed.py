@@ -1,0 +1,205 @@
+"""Networks over two processes, and activation checkpointing: gradients are those of one plain run."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from flexsn import FlexSN, functional
+from flexsn.checkpointing import checkpoint
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+PROCESSES = 2
+NO_GLOO = "" if dist.is_available() and dist.is_gloo_available() else "this torch has no gloo"
+
+
+class Plif(nn.Module):
+    """A neuron with a learnable leak for each channel and one learnable level."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.leak = nn.Parameter(torch.linspace(-1.0, 1.0, channels))
+        self.level = nn.Parameter(torch.tensor([0.7]))
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v * torch.sigmoid(self.leak) + x
+        y = torch.sigmoid(4.0 * (h - self.level))
+        return y, h * (1.0 - y)
+
+
+def network(backend: str = "fused") -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Linear(4, 8), FlexSN(Plif(8), 1, 1, 1, backend=backend), nn.Linear(8, 6), FlexSN(Plif(6), 1, 1, 1),
+        nn.Linear(6, 2),
+    )  # fmt: skip
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """T x B x channels, and what to come near to."""
+    source = torch.Generator().manual_seed(step)
+    return torch.randn(5, 8, 4, generator=source), torch.randn(8, 2, generator=source)
+
+
+def train(net: nn.Module, rank: int = 0, processes: int = 1) -> list[dict[str, Tensor]]:
+    """Gradients of two steps, each on this process's part of the batch."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    gradients = []
+    for step in range(2):
+        x, target = batch(step)
+        share = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
+        functional.reset_net(net)
+        optimizer.zero_grad()
+        (net(x[:, share]).mean(0) - target[share]).square().mean().backward()
+        gradients.append({name: whole(parameter.grad) for name, parameter in net.named_parameters()})
+        optimizer.step()
+    return gradients
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be spread over processes."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def work(rank: int, folder: str, way: str) -> None:
+    """What each process does; the first one writes down what came out."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
+    try:
+        net = network()
+        if way == "ddp":
+            net.load_state_dict(torch.load(f"{folder}/start.pt"))
+            spread: nn.Module = DistributedDataParallel(net)
+            gradients = train(spread, rank, PROCESSES)
+            gradients = [{n.removeprefix("module."): g for n, g in step.items()} for step in gradients]
+            state = net.state_dict()
+        else:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh("cpu", (PROCESSES,))
+            for layer in net:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+            net.load_state_dict({name: like(torch.load(f"{folder}/start.pt")[name], value)
+                                 for name, value in net.state_dict().items()})  # fmt: skip
+            gradients = train(net, rank, PROCESSES)
+            state = {name: whole(value) for name, value in net.state_dict().items()}
+        if rank == 0:
+            torch.save({"gradients": gradients, "state": state}, f"{folder}/end.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def like(value: Tensor, spread: Tensor) -> Tensor:
+    """A plain tensor spread as another one is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, spread.device_mesh, spread.placements)
+
+
+def over_two_processes(folder: pathlib.Path, way: str) -> tuple[Any, nn.Module, Any]:
+    """Gradients and state of two processes; a network that one process trained, and its gradients."""
+    alone = network()
+    with torch.no_grad():
+        for parameter in alone.parameters():
+            parameter.mul_(1.1)  # not what a process starts with, so that loading matters
+    torch.save(alone.state_dict(), folder / "start.pt")
+    expected = train(alone)
+    multiprocessing.spawn(work, (str(folder), way), nprocs=PROCESSES)
+    return torch.load(folder / "end.pt"), alone, expected
+
+
+@pytest.fixture(scope="module")
+def by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if NO_GLOO:
+        pytest.skip(NO_GLOO)
+    yield over_two_processes(tmp_path_factory.mktemp("ddp"), "ddp")
+
+
+def test_ddp_has_the_gradients_of_one_process(by_ddp) -> None:
+    found, _, expected = by_ddp
+    assert {"1.core.leak", "1.core.level", "3.core.leak"} <= set(expected[0])
+    assert all(gradient.abs().sum() > 0 for gradient in expected[0].values())
+    torch.testing.assert_close(found["gradients"], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_state_dict_goes_from_one_process_to_two_and_back(by_ddp) -> None:
+    found, alone, _ = by_ddp
+    torch.testing.assert_close(found["state"], dict(alone.state_dict()), rtol=1e-5, atol=1e-7)
+    again = network()
+    again.load_state_dict(found["state"])
+    functional.reset_net(alone)
+    x, _ = batch(3)
+    torch.testing.assert_close(again(x), alone(x), rtol=1e-5, atol=1e-6)
+
+
+def test_fsdp_trains_as_one_process(tmp_path: pathlib.Path) -> None:
+    if NO_GLOO:
+        pytest.skip(NO_GLOO)
+    pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP2").fully_shard
+    found, alone, expected = over_two_processes(tmp_path, "fsdp")
+    torch.testing.assert_close(found["gradients"], expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found["state"], dict(alone.state_dict()), rtol=1e-5, atol=1e-7)
+
+
+# ---- activation checkpointing ------------------------------------------------------------------------------
+
+
+def gradients(net: nn.Module, run, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Of a sequence in two parts, the second going on from the states of the first."""
+    functional.reset_net(net)
+    result = run(x[:2]).square().sum() + run(x[2:]).sin().sum()
+    return result, list(torch.autograd.grad(result, [x, *net.parameters()]))
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch", "hop"])
+@pytest.mark.parametrize("store", [False, True])
+def test_a_checkpointed_network_has_the_gradients_of_a_plain_one(backend: str, store: bool) -> None:
+    net = network(backend)
+    net[1].store_state_seqs = store
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    expected = gradients(net, net, x)
+    torch.testing.assert_close(gradients(net, lambda part: checkpoint(net, part), x), expected)
+
+
+def test_running_again_leaves_the_states_alone() -> None:
+    net = network()
+    net[1].store_state_seqs = True
+    out = checkpoint(net, torch.randn(5, 3, 4, requires_grad=True))
+    states, sequences = net[1].states[0], net[1].state_seqs[0]
+    out.sum().backward()
+    assert net[1].states[0] is states and net[1].state_seqs[0] is sequences
+
+
+def test_a_checkpointed_call_keeps_no_activations() -> None:
+    net = network()
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    kept: list[tuple[int, ...]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(tuple(t.shape)), t)[1], lambda t: t):
+        net(x)
+        plain = list(kept)
+        functional.reset_net(net)
+        kept.clear()
+        checkpoint(net, x)
+    assert any(len(shape) == 3 for shape in plain) and kept == []
+
+
+def test_a_kernel_without_states_is_right_under_torchs_checkpoint() -> None:
+    from torch.utils.checkpoint import checkpoint as torchs
+
+    core, x, v = Plif(4), torch.randn(5, 3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    leaves = [x, v, *core.parameters()]
+    kernel = FlexSN(core, 1, 1, 1).kernel
+    expected = torch.autograd.grad(kernel(x, v)[0].sum(), leaves)
+    for reentrant in (False, True):
+        found = torch.autograd.grad(torchs(kernel, x, v, use_reentrant=reentrant)[0].sum(), leaves) \
+            if not reentrant else None  # fmt: skip
+        if found is not None:
+            torch.testing.assert_close(found, expected)
