@@ -60,7 +60,9 @@ class Counts(NamedTuple):
 def _inputs_by_signature(core: Callable[..., Any], others: int) -> int | None:
     """How many arguments of a core are inputs, where its signature leaves no choice."""
     try:
-        parameters = inspect.signature(core.forward if isinstance(core, nn.Module) else core).parameters.values()
+        parameters = inspect.signature(
+            core.forward if isinstance(core, nn.Module) else core
+        ).parameters.values()
     except (TypeError, ValueError):
         return None
     count = 0

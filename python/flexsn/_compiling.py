@@ -1,4 +1,4 @@
-"""What Dynamo runs for real while it traces a fused call. It is imported by traced code only, after Dynamo."""
+"""What Dynamo runs for real while it traces a fused call; imported by traced code only, after Dynamo."""
 
 from __future__ import annotations
 

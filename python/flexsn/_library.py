@@ -28,7 +28,7 @@ def _find() -> pathlib.Path:
 
 
 def _minor(version: str) -> str:
-    """"2.13" of "2.13.0+cpu"."""
+    """ "2.13" of "2.13.0+cpu"."""
     return ".".join(version.split(".")[:2])
 
 

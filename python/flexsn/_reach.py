@@ -68,14 +68,16 @@ class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "tensors", "plain_routes", "_absent", "_cells", "_contents", "_default_dtype", "_functions", "_held",
-        "_objects", "_plain", "_tensor_facts",
+        "key", "objects", "tensors", "plain_routes", "_absent", "_cells", "_contents", "_default_dtype",
+        "_functions", "_held", "_plain", "_tensor_facts",
     )  # fmt: skip
 
     key: Hashable
     """Equal for two cores that trace to the same neuron."""
     tensors: tuple[Place, ...]
     """The captured tensors, each once, where it is found first."""
+    objects: tuple[tuple[Any, type, dict[str, Any]], ...]
+    """Objects whose attributes were followed, with their classes and their `__dict__`."""
     plain_routes: tuple[tuple[Route, Any], ...]
     """Plain values that ordinary reads from the core come to."""
 
@@ -92,7 +94,7 @@ class Reach:
         self._absent = tuple(walk.absent)
         self._cells = tuple(walk.cells)
         self._functions = tuple(walk.functions)
-        self._objects = tuple(walk.objects)
+        self.objects = tuple(walk.objects)
         self._contents = tuple(walk.contents)
         self._tensor_facts = tuple(walk.tensor_facts)
 
@@ -118,7 +120,7 @@ class Reach:
             for holder, name in self._absent:
                 if name in holder:
                     return False
-            for thing, kind, attributes in self._objects:
+            for thing, kind, attributes in self.objects:
                 if thing.__class__ is not kind or thing.__dict__ is not attributes:
                     return False
             for tensor, dtype, shape, requires_grad, device in self._tensor_facts:
@@ -455,7 +457,9 @@ class _Walk:
         self.tensor_facts: list[tuple[Any, ...]] = []
         self.contents: list[Callable[[], bool]] = []
 
-        self._pending: collections.deque[tuple[Any, str, Callable[[], Any], Route | None]] = collections.deque()
+        self._pending: collections.deque[tuple[Any, str, Callable[[], Any], Route | None]] = (
+            collections.deque()
+        )
         # Where a value was found first, by its id; kept alive so that no id is given out again.
         self._first: dict[int, str] = {}
         self._kept: list[Any] = []
@@ -525,9 +529,7 @@ class _Walk:
         elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
             content = value.tobytes()
             self.lines.append((path, ("array", value.dtype.str, value.shape, content)))
-            self.contents.append(
-                functools.partial(_same_array, value, value.dtype, value.shape, content)
-            )
+            self.contents.append(functools.partial(_same_array, value, value.dtype, value.shape, content))
         else:
             self._object(value, path, route)
 
@@ -569,12 +571,12 @@ class _Walk:
         if function.__dict__:
             self._follow(functools.partial(self._open_object, function, function.__dict__, path, route))
 
-    def _scope(
-        self, names: _Names, scope: dict[str, Any], of_path: str, route: Route | None
-    ) -> None:
+    def _scope(self, names: _Names, scope: dict[str, Any], of_path: str, route: Route | None) -> None:
         """Follows the globals, the attributes and the import statements of a function."""
         self._named |= names.attributes | _REFLECTIVE.intersection(names.globals)
         for name in names.globals:
+            if name.startswith("@"):  # put there by a tool that rewrites code, as pytest does for `assert`
+                continue
             if name in scope:
                 self._hold(scope, name, f"global {name}{of_path}", _then(route, "global", name))
             else:
@@ -617,9 +619,7 @@ class _Walk:
 
         self._follow(open_names)
 
-    def _class(
-        self, kind: type, constructed: bool = False, route: Route | None = None
-    ) -> str | None:
+    def _class(self, kind: type, constructed: bool = False, route: Route | None = None) -> str | None:
         """Follows a class and gives the path it is known by; None for a closed one."""
         if _is_closed_class(kind):
             return None
@@ -760,9 +760,7 @@ class _Walk:
     def _add(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
         self._pending.append((value, path, read, route))
 
-    def _hold(
-        self, holder: Any, name: str, path: str, route: Route | None, owner: Any = None
-    ) -> None:
+    def _hold(self, holder: Any, name: str, path: str, route: Route | None, owner: Any = None) -> None:
         """Guards what a dict holds under a name, and adds it; once for each place.
 
         The owner stands for a dict that is a new object each time it is asked for.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._reach import describe
-from ._torch import ScanOperator
+from ._torch import ScanOperator, dynamo_takes_scans
 from .eager import call_core, run_steps, sequence_length
 
 Core = Callable[..., Any]
@@ -168,7 +168,7 @@ def scan(call: Call, specs: OutputTemplateSpecs | None = None) -> tuple[list[Ten
     if call.length == 0:
         outputs = _traced_outputs(call) if compiling and specs is None else call.empty_outputs(specs)
         return outputs, call.empty_sequences()
-    if not compiling:
+    if not compiling or not dynamo_takes_scans:
         outputs, _, sequences = run_steps(
             call.core, call.inputs, call.states, call.lifted, call.num_outputs, True
         )

@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 # What an operator that takes functions is made of; ScanOperator below says why.
 from torch._C import DispatchKey
-from torch._higher_order_ops.base_hop import BaseHOP
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -34,9 +33,7 @@ def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> t
     """The ATen graph of `function`, in-place ops made functional, on fake tensors: no data is touched."""
     with tracing(None), _disable_current_modes(), node_notes.preserve_node_meta(), _quiet():
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
-        tracer = make_fx(
-            dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True
-        )
+        tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
         return tracer(*arguments)
 
 
@@ -63,8 +60,9 @@ def written_at(place: str):
         node_notes.current_meta["stack_trace"] = before
 
 
-def gradients(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
-              tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+def gradients(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
     """torch.autograd.grad, which itself would hide from an active mode what backward functions call."""
     return _engine_run_backward(
         tuple(outputs),
@@ -91,7 +89,12 @@ def user_backward(grad_fn: Any) -> bool:
 # operator. torch (2.13) has no public way to make one; Dynamo takes any BaseHOP, with no table or class of
 # its own changed. All behaviour is registered here, so nothing else of BaseHOP is relied on, whose authors
 # reserve it for torch. It could go when torch lets packages tell Dynamo about operators of theirs; without
-# it a compiled scan would be the loop, written out.
+# it (torch before 2.7) a compiled scan is the loop, written out.
+try:
+    from torch._higher_order_ops.base_hop import BaseHOP
+except ImportError:
+    BaseHOP = HigherOrderOperator
+dynamo_takes_scans = BaseHOP is not HigherOrderOperator
 
 
 class ScanOperator(BaseHOP):

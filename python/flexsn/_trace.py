@@ -47,10 +47,10 @@ class _Unchanged:
     def __init__(self, core: Callable) -> None:
         self.core = core
         self.reach = Reach(core)
-        self.objects = [(thing, attributes, dict(attributes)) for thing, _, attributes in self.reach._objects]
+        self.objects = [(thing, attributes, dict(attributes)) for thing, _, attributes in self.reach.objects]
         self.objects += [
             (thing, attributes[group], dict(attributes[group]))
-            for thing, _, attributes in self.reach._objects
+            for thing, _, attributes in self.reach.objects
             for group in self._GROUPS
             if isinstance(attributes.get(group), dict)
         ]

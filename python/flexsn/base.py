@@ -22,16 +22,14 @@ class StepModule:
 
     @property
     def step_mode(self) -> str:
-        """"s": an input is one time step; "m": an input is a sequence with time as dimension 0."""
+        """ "s": an input is one time step; "m": an input is a sequence with time as dimension 0."""
         return self._step_mode
 
     @step_mode.setter
     def step_mode(self, value: str) -> None:
         supported = self.supported_step_mode()
         if value not in supported:
-            raise ValueError(
-                f"{type(self).__name__}: step_mode must be one of {supported}, found {value!r}"
-            )
+            raise ValueError(f"{type(self).__name__}: step_mode must be one of {supported}, found {value!r}")
         self._step_mode = value
 
 

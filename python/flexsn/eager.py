@@ -53,13 +53,13 @@ def call_core(
         )
     for place, result in enumerate(results):
         if not isinstance(result, Tensor):
-            raise TypeError(
-                f"result {place} of the core must be a tensor, found {type(result).__name__}"
-            )
+            raise TypeError(f"result {place} of the core must be a tensor, found {type(result).__name__}")
     found = len(results) - len(states)
     if found < 0 or (num_outputs is not None and found != num_outputs):
-        expected = f"{len(states)} states" if num_outputs is None else (
-            f"{num_outputs} outputs and {len(states)} states"
+        expected = (
+            f"{len(states)} states"
+            if num_outputs is None
+            else (f"{num_outputs} outputs and {len(states)} states")
         )
         raise ValueError(f"the core must return {expected}, found {len(results)} values")
     return tuple(results[:found]), list(results[found:])

@@ -70,9 +70,7 @@ def set_step_mode(net: nn.Module, step_mode: str) -> None:
             set_step_mode(child, step_mode)
 
 
-def set_backend(
-    net: nn.Module, backend: str, instance: type | tuple[type, ...] = (nn.Module,)
-) -> None:
+def set_backend(net: nn.Module, backend: str, instance: type | tuple[type, ...] = (nn.Module,)) -> None:
     """Sets the backend of every module of a type that supports it; others are named in a warning."""
     for module in net.modules():
         if not isinstance(module, instance) or not hasattr(module, "backend"):

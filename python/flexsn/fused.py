@@ -138,17 +138,23 @@ class Fused:
         """What the core could reach when the last trace was looked for."""
         return self._held.reach
 
-    def trace_of(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> Trace:
+    def trace_of(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
+    ) -> Trace:
         """The trace for such arguments; it is made where there is none that still holds."""
         return self._hold(inputs, states, static).trace
 
-    def _hold(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> _Held:
+    def _hold(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
+    ) -> _Held:
         held = self._held
         if held is not None and held.fits(inputs, states, static) and held.reach.current():
             return held
         return self._find(inputs, states, static)
 
-    def _find(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> _Held:
+    def _find(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
+    ) -> _Held:
         self._check(inputs, states)
         dtypes = tuple([t.dtype for t in inputs])
         state_dtypes = None if states is None else tuple([t.dtype for t in states])

@@ -144,9 +144,7 @@ class Traced:
     parameters: the tensors that the kernel gets, and what is known of them. outside: how those are made.
     """
 
-    def __init__(
-        self, subject: Subject, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
-    ) -> None:
+    def __init__(self, subject: Subject, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> None:
         fused = subject.fused()
         self.subject = subject
         self.trace = fused.trace_of(list(inputs), states, subject.static)
@@ -189,7 +187,7 @@ class Traced:
 
 
 def _short_name(source: str) -> str | None:
-    """"w" of "global w of f" or "self.w"; None where that is no name."""
+    """ "w" of "global w of f" or "self.w"; None where that is no name."""
     word = re.sub(r"^(?:global|closure|default|argument) (\S+).*|^(?:self|module)\.", r"\1", source)
     return word if re.fullmatch(r"[A-Za-z_][\w.]*", word, re.ASCII) else None
 

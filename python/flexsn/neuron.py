@@ -349,9 +349,7 @@ class FlexSN(MemoryModule):
         visit = self._visit
         return [Carried.apply(state, visit) if state.grad_fn is not None else state for state in states]
 
-    def _note(
-        self, shape: torch.Size | None, outputs: Sequence[Tensor], states: Sequence[Tensor]
-    ) -> None:
+    def _note(self, shape: torch.Size | None, outputs: Sequence[Tensor], states: Sequence[Tensor]) -> None:
         """Remembers of an eager call what `_continued` needs."""
         self._step_shape = shape
         if torch.compiler.is_compiling():

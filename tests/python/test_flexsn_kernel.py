@@ -101,7 +101,8 @@ def test_inference_forward_and_backward_kernels_can_be_called():
 
 
 @pytest.mark.parametrize(
-    "copied", [copy.deepcopy, copy.copy, lambda kernel: pickle.loads(pickle.dumps(kernel))],
+    "copied",
+    [copy.deepcopy, copy.copy, lambda kernel: pickle.loads(pickle.dumps(kernel))],
     ids=["deepcopy", "copy", "pickle"],
 )
 def test_a_copy_of_a_kernel_runs(copied):

@@ -119,7 +119,7 @@ def test_set_backend_warns_of_single_step_neurons(caplog):
         functional.set_backend(net, "fused")
     assert net[0].backend == "torch"
     assert warnings_in(caplog) == [
-        "set_backend leaves FlexSN at backend 'torch': it supports ('torch',), not 'fused'"
+        "set_backend leaves FlexSN at backend 'torch': it supports ('torch', 'hop'), not 'fused'"
     ]
 
 

@@ -215,7 +215,8 @@ def test_initial_zeros_are_no_tensors(name):
         if name.startswith("training"):
             results[0].backward(torch.ones_like(results[0]))
     assert [n for n in calls.names if n not in ("aten.detach", "aten.ones_like")] == [
-        f"flexsn.{name}", *(["flexsn.backward"] if name.startswith("training") else [])
+        f"flexsn.{name}",
+        *(["flexsn.backward"] if name.startswith("training") else []),
     ]
     assert calls.only(f"flexsn.{name}")[2] == []
 

@@ -9,6 +9,7 @@ from .._lowering import (
 from .._scan_operator import (
     FlexSNScan, OutputTemplateSpec, OutputTemplateSpecs, eager_scan, eager_scan_final_state, flex_sn_scan,
 )  # fmt: skip
+from .._torch import dynamo_takes_scans
 
 __all__ = [
     "FlexSNScan", "OutputTemplateSpec", "OutputTemplateSpecs", "dynamo_hop_available", "eager_scan",
@@ -26,5 +27,5 @@ lowerable_while_loop_scan_final_state = lowered("lowerable_while_loop_scan_final
 
 
 def dynamo_hop_available() -> bool:
-    """Does torch.compile keep a scan as one node? With every torch that flexsn runs on."""
-    return True
+    """Does torch.compile keep a scan as one node?"""
+    return dynamo_takes_scans
