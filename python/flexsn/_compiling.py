@@ -48,6 +48,13 @@ def note_argument(number: int, value: Any) -> None:
     comptime(_record)
 
 
+def _can_be_compared(value: Any) -> bool:
+    """Does Dynamo compare such a value while it traces? NumPy's scalars are tensors to it, and no NaN is equal."""
+    if isinstance(value, float):
+        return type(value) is float and value == value
+    return value is None or type(value) in (bool, int, str, bytes, torch.dtype)
+
+
 @torch.compiler.assume_constant_result
 def traced(number: int, num_inputs: int, num_states: int | None, num_static: int) -> Compiled:
     """The trace for the arguments that were noted; a constant of the compiled graph."""
@@ -66,4 +73,5 @@ def traced(number: int, num_inputs: int, num_states: int | None, num_static: int
                 "cannot follow; make it an attribute of the core, a closure or a global, or pass it in "
                 "static_inputs"
             )
-    return Compiled(trace, reach.plain_routes, tuple(place.route for place in reach.tensors))
+    plain = tuple((route, value) for route, value in reach.plain_routes if _can_be_compared(value))
+    return Compiled(trace, plain, tuple(place.route for place in reach.tensors))

@@ -131,6 +131,12 @@ class Listing(Parameters):
                 "but its states: return it as one",
             )
         value = value_of(node)
+        if not all(isinstance(size, int) for size in value.shape):
+            self.fail(
+                node,
+                f"torch.{schema_name} gives a shape that depends on the data, but a step works on each element "
+                'alone; choose with torch.where, or use backend="torch"',
+            )
         file, _, line = place_of(call).rpartition(":")
         arguments = [self.argument(a) for a in call.args]
         arguments += [f"{key}={self.argument(a)}" for key, a in call.kwargs.items()]

@@ -672,6 +672,13 @@ class _Walk:
             self.contents.append(functools.partial(_still_reads, read, read()))
             if read() is not _EMPTY:
                 self._add(read(), f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
+        if isinstance(value, torch.nn.Module):
+            for group in ("_forward_hooks", "_forward_pre_hooks"):
+                hooks = attributes[group]
+                self.lines.append((f"{path}.{group}", tuple(map(_Same, hooks.values()))))
+                self.contents.append(
+                    functools.partial(_same_items, hooks, tuple(hooks), tuple(hooks.values()))
+                )
         if attributes is not None:
             self.objects.append((value, kind, attributes))
             self._follow(functools.partial(self._open_object, value, attributes, path, route))
@@ -752,8 +759,14 @@ class _Walk:
                     self._hold(group, name, f"{path}.{name}", _then(route, "attr", name))
         for base in type(owner).__mro__:
             if not _is_closed_class(base):
-                for name in (names & base.__dict__.keys()) - attributes.keys():
+                for name in sorted((names & base.__dict__.keys()) - attributes.keys()):
+                    if (id(attributes), name) in self._guarded:
+                        continue
                     self._hold_absence(attributes, name)
+                    # Read through the object, so that a compiler sees the one that would hide it as well.
+                    way, value = _then(route, "attr", name), base.__dict__[name]
+                    if way is not None and _plain_value(value) is not None:
+                        self.plain_routes.append((way, value))
 
     # One step of the walk.
 

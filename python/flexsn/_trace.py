@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 
 from ._library import ops
@@ -31,12 +33,20 @@ class Trace:
     trainable: bool
     #: why the core cannot be trained although it has floats to train; "" where nothing is wrong
     untrainable: str = ""
+    #: where the core reads the shape of a tensor, "" where it does not
+    reads_size_at: str = ""
     #: which captured tensors `prepare` (or the kernel itself, where it is None) takes
     captured: tuple[int, ...] = ()
     prepare: Program | None = None
     #: which parameters are to be cut off from the graph of `prepare`
     detached: tuple[int, ...] = ()
     listing: str = field(default="", repr=False)
+
+
+def _random_states() -> tuple[Any, bytes]:
+    return random.getstate(), numpy.random.get_state()[1].tobytes() + bytes(
+        str(numpy.random.get_state()[2:]), "ascii"
+    )
 
 
 class _Unchanged:
@@ -47,6 +57,7 @@ class _Unchanged:
     def __init__(self, core: Callable) -> None:
         self.core = core
         self.reach = Reach(core)
+        self.random = _random_states()
         self.objects = [(thing, attributes, dict(attributes)) for thing, _, attributes in self.reach.objects]
         self.objects += [
             (thing, attributes[group], dict(attributes[group]))
@@ -69,6 +80,11 @@ class _Unchanged:
 
     def check(self, name: str) -> None:
         changed = self.restore()
+        if self.random != _random_states():
+            raise TraceError(
+                f"{name} draws random numbers (random or numpy.random), which would be the same at every step and "
+                'in every call; draw them outside the core and pass them in, or use backend="torch"'
+            )
         if changed:
             raise TraceError(
                 f"{name} changes what it does not return ({'; '.join(changed[:3])}); "
@@ -234,6 +250,7 @@ def trace(
         output_dtypes=tuple(value_of(node).dtype for node in recorded.results[:outputs]),
         trainable=bool(recorded.tangents),
         untrainable=untrainable,
+        reads_size_at=recorded.reads_size_at or "",
         captured=captured_places,
         prepare=prepare,
         detached=tuple(listing.detached),

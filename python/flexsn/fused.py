@@ -16,13 +16,15 @@ from torch import Tensor
 from ._library import ops
 from ._reach import Reach, describe, difference, follow
 from ._torch import _disable_current_modes
-from ._trace import Like, Trace, run_program, trace
+from ._trace import Like, Trace, TraceError, run_program, trace
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
 #: traces by what they depend on: fifty layers of one neuron have one
 _traces: dict[Hashable, Trace] = {}
 _MOST_TRACES = 1024
+#: shapes at which a core that reads its shape was found to compute the same
+_shapes_tried: set[Hashable] = set()
 
 _inference = ops.inference.default
 _inference_final_state = ops.inference_final_state.default
@@ -71,10 +73,13 @@ class _Held(NamedTuple):
     trace: Trace
     captured: list[Any]  #: tensors of the core that the kernel needs, None for static ones
     num_own: int  #: captured tensors that are the core's
+    shape: tuple[int, ...] | None  #: of a step, where the core reads it
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
         """Are these arguments like those of the last call? Shapes and devices are for the operator to check."""
         if len(inputs) != len(self.dtypes) or inputs[0].dim() != self.dim:
+            return False
+        if self.shape is not None and self.shape != _step_shape(inputs[0], 1):
             return False
         for tensor, dtype in zip(inputs, self.dtypes):
             if tensor.dtype is not dtype:
@@ -176,6 +181,17 @@ class Fused:
                     found = _traces[whole] = self._make(inputs, states, captured, static)
                     if len(_traces) > _MOST_TRACES:
                         del _traces[next(iter(_traces))]
+        shape = _step_shape(inputs[0], 1) if found.reads_size_at else None
+        if shape is not None and (whole, shape) not in _shapes_tried:
+            if self._make(inputs, states, captured, static).text != found.text:
+                raise TraceError(
+                    f"{describe(self.core)} ({found.reads_size_at}) reads the shape of a tensor and computes something "
+                    f"else at {list(shape)} than at the first shape it saw; pass such a number in from outside, or use "
+                    'backend="torch"'
+                )
+            if len(_shapes_tried) > _MOST_TRACES:
+                _shapes_tried.clear()
+            _shapes_tried.add((whole, shape))
         if self.num_outputs is not None and found.num_outputs != self.num_outputs:
             raise ValueError(
                 f"{describe(self.core)} returned {found.num_outputs + found.num_states} values, expected "
@@ -184,7 +200,7 @@ class Fused:
         # Tensors of the caller are not kept: they hold their own past.
         kept = [own[i] if i < len(own) else None for i in found.captured]
         # Another thread sees the old one or the new one, never half of each.
-        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, len(own))
+        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, len(own), shape)
         return self._held
 
     def _make(

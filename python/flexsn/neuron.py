@@ -109,6 +109,7 @@ class FlexSN(MemoryModule):
         self._store_state_seqs = bool(store_state_seqs)
         self._step_shape: torch.Size | None = None
         self._visit: Visit | None = None
+        self._assigned = False  # the states are the user's, and not checked yet
         self._fused: Fused | None = None
         self.register_memory("states", None)
         self.register_memory("state_seqs", None)
@@ -207,8 +208,9 @@ class FlexSN(MemoryModule):
                 if self.init_states is not zero_states:
                     states = list(self.init_states(self.num_states, "m", *inputs))
                     self._check_states(states)
-            elif states.__class__ is not list:
+            elif self._assigned:
                 self._check_states(states)
+                self._assigned = False
             outputs, memories["states"] = self._fused(
                 inputs, states, self.static_inputs if self._static_places else ()
             )
@@ -334,6 +336,9 @@ class FlexSN(MemoryModule):
             raise TypeError(f"FlexSN: states must be a list of tensors, found {type(states).__name__}")
         if len(states) != self.num_states:
             raise ValueError(f"FlexSN: expected {self.num_states} states, found {len(states)}")
+        for place, state in enumerate(states):
+            if not isinstance(state, Tensor):
+                raise TypeError(f"FlexSN: state {place} must be a tensor, found {type(state).__name__}")
 
     def _continued(self, states: Any, shape: torch.Size | None) -> Any:
         """States that an eager call left, as the next one takes them."""
@@ -386,7 +391,7 @@ class FlexSN(MemoryModule):
         super().__setattr__(name, value)
         if name == "states":
             # These are not what the last call left.
-            self.__dict__.update(_step_shape=None, _visit=None)
+            self.__dict__.update(_step_shape=None, _visit=None, _assigned=True)
         elif name == "core" and self.__dict__.get("_fused") is not None:
             self.__dict__["_fused"] = self._make_fused()
 

@@ -1,0 +1,99 @@
+"""What a core depends on besides its arguments is seen, or refused: nothing is baked in silently."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import flexsn
+from flexsn import FlexSN
+
+NAN = float("nan")
+DECAY = np.exp(-1 / 20.0)
+
+
+class Scaled(nn.Module):
+    scale = 0.5
+
+    def forward(self, x, v):
+        return x * self.scale, v + x
+
+
+def compiled(module: FlexSN):
+    return torch.compile(module, fullgraph=True, backend="eager")
+
+
+def test_an_attribute_that_hides_that_of_the_class_is_seen_under_compile() -> None:
+    core = Scaled()
+    module = FlexSN(core, 1, 1, 1)
+    call = compiled(module)
+    assert call(torch.ones(2, 3))[0, 0] == 0.5
+    core.scale = 2.0
+    module.reset()
+    assert call(torch.ones(2, 3))[0, 0] == 2.0
+
+
+def test_a_changed_attribute_of_the_class_is_seen_under_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = FlexSN(Scaled(), 1, 1, 1)
+    call = compiled(module)
+    assert call(torch.ones(2, 3))[0, 0] == 0.5
+    monkeypatch.setattr(Scaled, "scale", 4.0)
+    module.reset()
+    assert call(torch.ones(2, 3))[0, 0] == 4.0
+
+
+def test_numpy_scalars_and_nan_may_be_read_under_compile() -> None:
+    y = compiled(FlexSN(lambda x, v: (x, v * DECAY + x), 1, 1, 1))(torch.ones(4, 3))
+    assert y.shape == (4, 3)
+    assert compiled(FlexSN(lambda x, v: (x * NAN, v + x), 1, 1, 1))(torch.ones(4, 3)).isnan().all()
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["random", "numpy"])
+def test_random_numbers_from_elsewhere_are_refused(draw) -> None:
+    with pytest.raises(ValueError, match='draws random numbers .*pass them in, or use backend="torch"'):
+        FlexSN(lambda x, v: (x * draw(), v), 1, 1, 1)(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    "core",
+    [lambda x, v: (x[x > 0], v), lambda x, v: (x.masked_select(x > 0), v)],
+    ids=["bool index", "masked_select"],
+)
+def test_a_shape_that_depends_on_data_is_refused_with_its_line(core) -> None:
+    with pytest.raises(
+        ValueError, match=r"test_guards.py:\d+\): torch.\w+ gives a shape that depends on the data"
+    ):
+        flexsn.scan(core, [torch.ones(2, 2)], [torch.ones(2)])
+
+
+def test_a_hook_that_is_added_later_is_seen() -> None:
+    core = Scaled()
+    module = FlexSN(core, 1, 1, 1)
+    assert module(torch.ones(1, 1)).item() == 0.5
+    module.reset()
+    core.register_forward_hook(lambda _, __, results: (results[0] * 10, results[1]))
+    assert module(torch.ones(1, 1)).item() == 5.0
+
+
+def test_a_branch_on_a_size_far_from_the_first_is_refused() -> None:
+    module = FlexSN(lambda x, v: (x * (2.0 if x.shape[-1] > 100 else 1.0), v), 1, 1, 1)
+    assert module(torch.ones(1, 3)).sum() == 3
+    module.reset()
+    with pytest.raises(
+        ValueError, match=r"reads the shape of a tensor .* at \[128\] than at the first shape"
+    ):
+        module(torch.ones(1, 128))
+    module.reset()
+    assert module(torch.ones(1, 7)).sum() == 7
+
+
+@pytest.mark.parametrize("states", [[None], [0.0]], ids=str)
+def test_states_that_are_no_tensors_are_named(states) -> None:
+    module = FlexSN(lambda x, v: (x, v + x), 1, 1, 1)
+    module.states = states
+    with pytest.raises(TypeError, match="state 0 must be a tensor, found"):
+        module(torch.ones(2, 3))
