@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import pathlib
 from typing import Any
 
@@ -70,31 +72,34 @@ def whole(tensor: Tensor) -> Tensor:
 def work(rank: int, folder: str, way: str) -> None:
     """What each process does; the first one writes down what came out."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
-    try:
-        net = network()
-        if way == "ddp":
-            net.load_state_dict(torch.load(f"{folder}/start.pt"))
-            spread: nn.Module = DistributedDataParallel(net)
-            gradients = train(spread, rank, PROCESSES)
-            gradients = [{n.removeprefix("module."): g for n, g in step.items()} for step in gradients]
-            state = net.state_dict()
-        else:
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=PROCESSES,
+        timeout=datetime.timedelta(minutes=1),
+    )
+    net, start = network(), torch.load(f"{folder}/start.pt")
+    if way == "ddp":
+        net.load_state_dict(start)
+        found = train(DistributedDataParallel(net), rank, PROCESSES)
+        gradients = [{n.removeprefix("module."): g for n, g in step.items()} for step in found]
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh("cpu", (PROCESSES,))
-            for layer in net:
-                fully_shard(layer, mesh=mesh)
-            fully_shard(net, mesh=mesh)
-            start = torch.load(f"{folder}/start.pt")
-            net.load_state_dict({n: like(start[n], value) for n, value in net.state_dict().items()})
-            gradients = train(net, rank, PROCESSES)
-            state = {name: whole(value) for name, value in net.state_dict().items()}
-        if rank == 0:
-            torch.save({"gradients": gradients, "state": state}, f"{folder}/end.pt")
-    finally:
-        dist.destroy_process_group()
+        mesh = init_device_mesh("cpu", (PROCESSES,))
+        for layer in net:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        net.load_state_dict({n: like(start[n], value) for n, value in net.state_dict().items()})
+        gradients = train(net, rank, PROCESSES)
+    state = {name: whole(value) for name, value in net.state_dict().items()}
+    if rank == 0:
+        torch.save({"gradients": gradients, "state": state}, f"{folder}/end.pt")
+    dist.barrier()
+    # Torn down by Python, gloo may lock up (torch 2.13): its thread waits for Python, and Python for it.
+    os._exit(0)
 
 
 def like(value: Tensor, spread: Tensor) -> Tensor:
