@@ -52,7 +52,11 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
         raise RuntimeError("torch's while_loop is not available in this torch; use eager_scan")
     length, num_states = call.length, len(call.states)
     # What is carried has shapes from the start, so a first step is done beside the loop; compilers drop it.
-    outputs, _ = call.step([x[0] for x in call.inputs], call.states)
+    outputs, new_states = call.step([x[0] for x in call.inputs], call.states)
+    if any([result.requires_grad for result in (*outputs, *new_states)]):
+        raise RuntimeError(
+            "a scan by torch's while_loop has no gradients; run it under torch.no_grad(), or use flex_sn_scan"
+        )
     num_outputs = len(outputs)
     states = [state.contiguous().clone() for state in call.states]
 

@@ -444,6 +444,14 @@ def test_a_lowered_scan_compiles_with_inductor(scan) -> None:
     torch.testing.assert_close(results, flex_sn_scan(*CORES["soft"], *args))
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_while_loop_does_not_lose_gradients_in_silence(captured: bool) -> None:
+    leak = torch.tensor(0.5, requires_grad=captured)
+    x = torch.randn(3, 4, requires_grad=not captured)
+    with pytest.raises(RuntimeError, match="while_loop has no gradients; run it under torch.no_grad"):
+        hop.lowerable_while_loop_scan(lambda x, v: (x * leak, v + x), 1, 1, 1, x, torch.zeros(4))
+
+
 def allocated(length: int) -> int:
     """Bytes that a scan by torch's while_loop asks for."""
     x, v = torch.randn(length, 1000), torch.zeros(1000)
