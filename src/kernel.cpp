@@ -524,29 +524,12 @@ struct RunState {
     for (const Buffer* buffer : sums) {
       const Bound rows = from_workspace(start, space, *buffer);
       const View& to = wanted.at(name_for(*buffer));
-      if (value_type(buffer->mem) == Type::f64)
-        sum_param<double>(*buffer, rows, to);
-      else
-        sum_param<float>(*buffer, rows, to);
+      const auto found = params.find(buffer->index);
+      const Shape shape = found == params.end() ? Shape{} : found->second.shape;
+      store_param_gradient(step().arguments[buffer->index], rows.data, rows.row_stride, extent.steps,
+                           extent.shape, shape, to.data(), to.row_stride().value_or(elements_of(shape)),
+                           kernels->threads());
     }
-  }
-
-  /// The gradient of a parameter in its own shape and type from those of all elements.
-  template <class F>
-  void sum_param(const Buffer& buffer, const Bound& rows, const View& to) const {
-    const Argument& argument = step().arguments[buffer.index];
-    const auto found = params.find(buffer.index);
-    const Shape shape = found == params.end() ? Shape{} : found->second.shape;
-    const std::int64_t size = elements_of(shape);
-    const std::int64_t count = argument.per_step ? extent.steps : 1;
-    std::vector<F> sums(static_cast<std::size_t>(count * size), F(0));
-    if (extent.steps > 0 && elements > 0)
-      param_sums(static_cast<const F*>(rows.data), rows.row_stride, count, extent.shape, shape, sums.data(),
-                 kernels->threads());
-    for (std::int64_t r = 0; r < count; ++r)
-      store(argument.mem, sums.data() + r * size,
-            static_cast<std::byte*>(to.data()) + r * to.row_stride().value_or(size) * bytes_of(argument.mem),
-            size);
   }
 };
 

@@ -205,4 +205,29 @@ template void param_sums(const float*, std::int64_t, std::int64_t, const Shape&,
 template void param_sums(const double*, std::int64_t, std::int64_t, const Shape&, const Shape&, double*,
                          const Threads&);
 
+namespace {
+
+template <class F>
+void store_gradient(const ir::Argument& argument, const void* values, std::int64_t row_stride,
+                    std::int64_t steps, const Shape& step, const Shape& param, void* to,
+                    std::int64_t to_stride, const Threads& threads) {
+  const std::int64_t size = elements_of(param), rows = argument.per_step ? steps : 1;
+  std::vector<F> sums(static_cast<std::size_t>(rows * size), F(0));
+  if (steps > 0 && elements_of(step) > 0)
+    param_sums(static_cast<const F*>(values), row_stride, rows, step, param, sums.data(), threads);
+  const auto bytes = static_cast<std::int64_t>(size_of(argument.mem));
+  for (std::int64_t r = 0; r < rows; ++r)
+    store(argument.mem, sums.data() + r * size, static_cast<std::byte*>(to) + r * to_stride * bytes, size);
+}
+
+}  // namespace
+
+void store_param_gradient(const ir::Argument& argument, const void* values, std::int64_t row_stride,
+                          std::int64_t steps, const Shape& step, const Shape& param, void* to,
+                          std::int64_t to_stride, const Threads& threads) {
+  const auto store_as =
+      value_type(argument.mem) == Type::f64 ? store_gradient<double> : store_gradient<float>;
+  store_as(argument, values, row_stride, steps, step, param, to, to_stride, threads);
+}
+
 }  // namespace flexsn

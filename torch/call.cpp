@@ -209,18 +209,6 @@ std::size_t place_of(const std::vector<int>& places, int index) {
   return static_cast<std::size_t>(std::find(places.begin(), places.end(), index) - places.begin());
 }
 
-/// The gradient of a parameter in its own shape and type from those of all elements.
-template <class F>
-void sum_param(const Call& call, const Argument& argument, const Shape& shape, const at::Tensor& rows,
-               at::Tensor& out, const Threads& threads) {
-  const std::int64_t size = elements_of(shape), count = argument.per_step ? call.steps() : 1;
-  std::vector<F> sums(static_cast<std::size_t>(count * size), F(0));
-  if (call.steps() > 0 && call.elements() > 0)
-    param_sums(static_cast<const F*>(rows.data_ptr()), call.elements(), count, call.step(), shape,
-               sums.data(), threads);
-  store(argument.mem, sums.data(), out.data_ptr(), count * size);
-}
-
 }  // namespace
 
 at::ScalarType scalar_type(Mem mem) {
@@ -459,10 +447,8 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
     at::Tensor& gradient = gradients[index];
     if (argument.role == Role::param) {
       const Shape& shape = call.param_shape(place_of(neuron.params(), index));
-      if (value_type(argument.mem) == Type::f64)
-        sum_param<double>(call, argument, shape, rows[index], gradient, threads);
-      else
-        sum_param<float>(call, argument, shape, rows[index], gradient, threads);
+      store_param_gradient(argument, rows[index].data_ptr(), call.elements(), call.steps(), call.step(),
+                           shape, gradient.data_ptr(), elements_of(shape), threads);
     }
     out.push_back(gradient.to(scalar_type(argument.mem)));
   }

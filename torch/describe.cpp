@@ -6,6 +6,7 @@
 #include "build.h"
 #include "error.h"
 #include "grad.h"
+#include "guarded.h"
 #include "import.h"
 #include "interpret.h"
 #include "neuron.h"
@@ -21,16 +22,6 @@ namespace {
 
 using Strings = std::vector<std::string>;
 using Numbers = c10::Dict<std::string, double>;
-
-/// Errors of ours as Python's ValueError.
-template <class Body>
-auto guarded(const Body& body) {
-  try {
-    return body();
-  } catch (const UserError& error) {
-    C10_THROW_ERROR(ValueError, error.what());
-  }
-}
 
 std::string import_graph(const std::string& listing) {
   return guarded([&] { return import_listing(listing); });

@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "error.h"
+#include "guarded.h"
 
 namespace flexsn {
 
@@ -15,16 +16,6 @@ using at::TensorList;
 using Text = c10::string_view;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-/// Errors of ours as Python's ValueError.
-template <class Body>
-auto guarded(const Body& body) {
-  try {
-    return body();
-  } catch (const UserError& error) {
-    C10_THROW_ERROR(ValueError, error.what());
-  }
-}
 
 /// Places in the list of inputs, states and parameters as arguments of the graph; none: all that carry one.
 Request request_of(const TorchNeuron& neuron, at::IntArrayRef wanted, bool sequences, Text plan) {

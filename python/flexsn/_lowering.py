@@ -50,7 +50,7 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
     """The same by torch's while_loop, which copies each row once or twice."""
     if torch_while_loop is None:
         raise RuntimeError("torch's while_loop is not available in this torch; use eager_scan")
-    length, num_states = call.length, len(call.states)
+    length = call.length
     # What is carried has shapes from the start, so a first step is done beside the loop; compilers drop it.
     outputs, new_states = call.step([x[0] for x in call.inputs], call.states)
     if any([result.requires_grad for result in (*outputs, *new_states)]):

@@ -1,4 +1,4 @@
-"""The one place that uses torch's private interface; each use says why, and when it could go."""
+"""Uses of torch's private interface, each with its reason; those that import Dynamo stand in `_compiling*`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.autograd.graph import _engine_run_backward
 # Tracing must not see what is active around it: the modes of a compiler or a user, and the sizes and fake
 # tensors of a trace that a compiler is making.
 from torch._guards import tracing
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes as modes_off
 
 # What an operator that takes functions is made of; ScanOperator below says why.
 from torch._C import DispatchKey
@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """The ATen graph of `function`, in-place ops made functional, on fake tensors: no data is touched."""
-    with tracing(None), _disable_current_modes(), node_notes.preserve_node_meta(), _quiet():
+    with tracing(None), modes_off(), node_notes.preserve_node_meta(), _quiet():
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
         tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
         return tracer(*arguments)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ._library import ops
 from ._reach import Reach, describe, difference, follow
-from ._torch import _disable_current_modes
+from ._torch import modes_off
 from ._trace import Like, Trace, TraceError, run_program, trace
 
 _log = logging.getLogger("flexsn")
@@ -179,15 +179,16 @@ class Fused:
                 found = _traces.get(whole)
                 if found is None:
                     found = _traces[whole] = self._make(inputs, states, captured, static)
+                    _shapes_tried.add((whole, _step_shape(inputs[0], 1)))
                     if len(_traces) > _MOST_TRACES:
                         del _traces[next(iter(_traces))]
         shape = _step_shape(inputs[0], 1) if found.reads_size_at else None
         if shape is not None and (whole, shape) not in _shapes_tried:
             if self._make(inputs, states, captured, static).text != found.text:
                 raise TraceError(
-                    f"{describe(self.core)} ({found.reads_size_at}) reads the shape of a tensor and computes something "
-                    f"else at {list(shape)} than at the first shape it saw; pass such a number in from outside, or use "
-                    'backend="torch"'
+                    f"{describe(self.core)} ({found.reads_size_at}) reads the shape of a tensor and computes "
+                    f"something else at {list(shape)} than at the first shape it saw; pass such a number in "
+                    'from outside, or use backend="torch"'
                 )
             if len(_shapes_tried) > _MOST_TRACES:
                 _shapes_tried.clear()
@@ -219,7 +220,7 @@ class Fused:
 
         def make() -> Trace:
             # Tracing is no part of what a mode around the call records.
-            with _disable_current_modes():
+            with modes_off():
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
         if not torch.compiler.is_exporting():
@@ -273,14 +274,10 @@ class Fused:
                     f"{list(tensor.shape)}; call reset() before a batch of another shape"
                 )
 
-    def __call__(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor] | None = None,
-        static: Sequence[Any] = (),
-        sequences: bool = False,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
+    def ready(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any] = ()
+    ) -> tuple[Trace, Sequence[Tensor], Sequence[Tensor]]:
+        """What an operator takes: the neuron for such tensors, states of its types, and its parameters."""
         if torch.compiler.is_dynamo_compiling():
             found, captured = self._under_a_compiler(inputs, states, static)
         else:
@@ -292,6 +289,17 @@ class Fused:
             states = []
         elif found.state_dtypes:
             states = [s if s.dtype == d else s.to(d) for s, d in zip(states, found.state_dtypes)]
+        return found, states, params
+
+    def __call__(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor] | None = None,
+        static: Sequence[Any] = (),
+        sequences: bool = False,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
+        found, states, params = self.ready(inputs, states, static)
         if torch.is_grad_enabled() and _any_requires_grad(inputs, states, params):
             if found.trainable:
                 op = _training if sequences else _training_final_state
@@ -316,7 +324,7 @@ class Fused:
         needed = [tensor.requires_grad for tensor in inputs]
         needed += [tensor.requires_grad for tensor in states] or [False] * self.num_states
         needed += [tensor.requires_grad for tensor in params]
-        return [place for place in _differentiable(text) if needed[place]]
+        return [place for place in differentiable(text) if needed[place]]
 
     def _no_gradient(self, found: Trace) -> None:
         if found.untrainable:
@@ -346,9 +354,9 @@ class Fused:
 
 
 @torch.compiler.assume_constant_result
-def _differentiable(text: str) -> tuple[int, ...]:
+def differentiable(text: str) -> tuple[int, ...]:
     """Places, among inputs, states and parameters, of which a gradient can be had."""
-    with _disable_current_modes():
+    with modes_off():
         return tuple(ops.differentiable(text))
 
 

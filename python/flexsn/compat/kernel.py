@@ -11,7 +11,7 @@ from torch import Tensor
 from .._library import ops
 from .._reach import describe
 from .._trace import Trace
-from ..fused import Fused, _differentiable, _prepared
+from ..fused import Fused, differentiable
 from .info import FlexSNInfo, info_of_names
 
 __all__ = ["build_inference_final_state_kernel", "build_inference_kernel", "build_training_kernels"]
@@ -50,7 +50,7 @@ class NeuronKernel:
     def forward(self, operator: str, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Runs an operator on input sequences and initial states."""
         inputs, states = self._split(arguments)
-        found, states, params = self._ready(inputs, states)
+        found, states, params = self._fused.ready(inputs, states or None)
         extra = [_wanted(found, states)] if operator.startswith("training") else []
         return getattr(ops, operator).default(found.text, inputs, states, params, *extra)
 
@@ -59,7 +59,7 @@ class NeuronKernel:
     ) -> list[Tensor]:
         """Gradients of arguments; zeros of those that have none."""
         inputs, given = self._split(arguments)
-        found, states, params = self._ready(inputs, given)
+        found, states, params = self._fused.ready(inputs, given or None)
         wanted = _wanted(found, states)
         now = [place for place in wanted if place < len(arguments)]
         gradients: list[Tensor] = []
@@ -87,22 +87,11 @@ class NeuronKernel:
             )
         return list(arguments[:inputs]), list(arguments[inputs:])
 
-    def _ready(self, inputs: list[Tensor], states: list[Tensor]) -> tuple[Trace, list[Tensor], list[Tensor]]:
-        """The neuron for such tensors, states of its types, and its parameters."""
-        fused, given = self._fused, states or None
-        if torch.compiler.is_dynamo_compiling():
-            found, captured = fused._under_a_compiler(inputs, given, ())
-        else:
-            held = fused._hold(inputs, given, ())
-            found, captured = held.trace, held.captured
-        states = [s if s.dtype == d else s.to(d) for s, d in zip(states, found.state_dtypes)]
-        return found, states, captured if found.prepare is None else _prepared(found, captured)
-
 
 def _wanted(found: Trace, states: Sequence[Tensor]) -> list[int]:
     """Which arguments a training call prepares gradients of: all that are given and can have one."""
     first, last = found.num_inputs, found.num_inputs + found.num_states
-    places = _differentiable(found.text)
+    places = differentiable(found.text)
     return [place for place in places if states or not first <= place < last]
 
 
