@@ -7,7 +7,12 @@
 
 #include "bind.h"
 #include "error.h"
+#include "fresh.h"
 #include "param_sums.h"
+
+#ifndef INTRA_OP_PARALLEL
+#error "at::parallel_for would run one thread; compile this file with OpenMP"
+#endif
 
 namespace flexsn {
 
@@ -104,7 +109,7 @@ class Call {
   }
 
   at::Tensor make(Mem mem, bool sequence) const {
-    return at::empty(sequence ? sequence_shape() : step_, at::dtype(scalar_type(mem)));
+    return fresh(sequence ? sequence_shape() : step_, scalar_type(mem));
   }
 
   static Bound bound(const at::Tensor& tensor, std::int64_t row_stride) {
@@ -181,7 +186,7 @@ class Call {
     where.inner = how->inner;
     where.count = how->count;
     if (how->spread) {
-      const at::Tensor& wide = keep(at::empty({rows, elements_}, dense.options()));
+      const at::Tensor& wide = keep(fresh({rows, elements_}, dense.scalar_type()));
       spread_out(step_, shape, size_of(wanted.mem), rows, dense.data_ptr(), wide.data_ptr());
       where = bound(wide, wanted.per_step ? elements_ : 0);
     }
@@ -283,8 +288,7 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
           run.buffers.push_back({});
         break;
       default: {
-        results.push_back(
-            at::empty(saved_shape(call, executable->plan(), buffer), at::dtype(scalar_type(buffer.mem))));
+        results.push_back(fresh(saved_shape(call, executable->plan(), buffer), scalar_type(buffer.mem)));
         if (buffer.lead == Lead::per_segment)
           results.back().narrow(0, -checkpoint_pad, checkpoint_pad).zero_();
         run.buffers.push_back(call.written(results.back()));
@@ -346,8 +350,8 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
   for (int index : now) {
     const Argument& argument = call.argument(index);
     if (argument.role == Role::param)
-      gradients[index] = at::empty(given.params[place_of(neuron.params(), index)].sizes(),
-                                   at::dtype(scalar_type(argument.mem)));
+      gradients[index] =
+          fresh(given.params[place_of(neuron.params(), index)].sizes(), scalar_type(argument.mem));
     else
       gradients[index] = call.make(gradient_memory(argument), argument.role == Role::input);
   }
@@ -425,7 +429,7 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
         if (gradients.contains(buffer.index)) {
           const bool many = call.argument(buffer.index).per_step;
           at::Tensor& all = rows[buffer.index];
-          all = at::empty({many ? call.steps() : 1, call.elements()}, at::dtype(scalar_type(buffer.mem)));
+          all = fresh({many ? call.steps() : 1, call.elements()}, scalar_type(buffer.mem));
           bound = call.written(all);
         }
         break;

@@ -1,0 +1,12 @@
+// New tensors that a kernel is about to fill.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace flexsn {
+
+/// An uninitialised tensor on the CPU. A large one asks the system for large pages: most of the time of its
+/// first writing goes into page faults otherwise.
+at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type);
+
+}  // namespace flexsn
