@@ -136,6 +136,17 @@ def check_scan(
     return counts
 
 
+def check_step_shape(states: Sequence[Tensor], shape: Sequence[int]) -> None:
+    """States that a kernel is to go on from have the shape of one step."""
+    for place, state in enumerate(states):
+        if state.shape != shape:
+            raise ValueError(
+                f"flexsn: state {place} must have shape {list(shape)}, that of one step of the inputs, found "
+                f"{list(state.shape)}; call reset() before a batch of another shape, or use "
+                'backend="torch", which takes states of other shapes'
+            )
+
+
 def _checked_examples(owner: str, example_inputs: Sequence[Tensor], expected: int) -> list[Tensor]:
     """Copies of the examples, so that a core that works in place leaves the user's alone."""
     if len(example_inputs) != expected:

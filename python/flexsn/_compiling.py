@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Only comptime lets a function see the sizes that a compiler knows; there is no other spelling of it.
-from torch._dynamo.comptime import ComptimeContext, comptime
-
 from ._reach import Route, describe
+from ._torch import comptime, guard, size_hint
 from ._trace import Trace
-from .fused import Fused, numbered, size_hint
+from .fused import Fused, numbered
+from .scan import fused_for
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Compiled:
 _examples: dict[int, list[Any]] = {}
 
 
-def _record(context: ComptimeContext) -> None:
+def _record(context: Any) -> None:
     number = context.get_local("number").as_python_constant()
     value = context.get_local("value")
     if issubclass(value.python_type(), Tensor):
@@ -49,10 +49,31 @@ def note_argument(number: int, value: Any) -> None:
 
 
 def _can_be_compared(value: Any) -> bool:
-    """Does Dynamo compare such a value while it traces? NumPy's scalars are tensors to it, and no NaN is equal."""
+    """Does Dynamo compare such a value? NumPy's scalars are tensors to it, and no NaN is equal."""
     if isinstance(value, float):
         return type(value) is float and value == value
     return value is None or type(value) in (bool, int, str, bytes, torch.dtype)
+
+
+#: where compiled code finds the cores of scans, by the number of the Fused; None: it makes them itself
+scanned: dict[int, Any] = {}
+
+
+def _guarded(fused: Fused, key: Hashable) -> bool:
+    """Lets compiled code be used only while the core reaches the same; False where that cannot be said."""
+    words = f"what {describe(fused.core)} reads is as it was when flexsn traced it"
+    number = fused._number
+    if number not in scanned:
+
+        def holds(_: Any) -> bool:
+            now = numbered.get(number)
+            return now is not None and now.still_reaches(key)
+
+        return guard(holds, words)
+    source, num_states = scanned.pop(number), fused.num_states
+    if source is None:
+        return guard(lambda _: fused.still_reaches(key), words)
+    return guard(lambda core: fused_for(core, num_states).still_reaches(key), words, source)
 
 
 @torch.compiler.assume_constant_result
@@ -69,9 +90,11 @@ def traced(number: int, num_inputs: int, num_states: int | None, num_static: int
     for place in reach.tensors:
         if place.route is None:
             raise RuntimeError(
-                f"flexsn: {describe(fused.core)} captures a tensor ({place.path}) in a way that torch.compile "
-                "cannot follow; make it an attribute of the core, a closure or a global, or pass it in "
-                "static_inputs"
+                f"flexsn: {describe(fused.core)} captures a tensor ({place.path}) in a way that "
+                "torch.compile cannot follow; make it an attribute of the core, a closure or a global, or "
+                "pass it in static_inputs"
             )
-    plain = tuple((route, value) for route, value in reach.plain_routes if _can_be_compared(value))
+    plain: tuple[tuple[Route, Any], ...] = ()
+    if not _guarded(fused, reach.key):
+        plain = tuple((route, value) for route, value in reach.plain_routes if _can_be_compared(value))
     return Compiled(trace, plain, tuple(place.route for place in reach.tensors))

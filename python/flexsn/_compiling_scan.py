@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from typing import Any
 
 import torch
 
-# Only comptime lets a function see the callable that a compiler has; there is no other spelling of it.
-from torch._dynamo.comptime import ComptimeContext, comptime
-
+from ._compiling import scanned
+from ._torch import comptime, is_made_inside, object_of, source_of
 from .fused import Fused
 from .scan import fused_for
 
@@ -22,30 +19,18 @@ _MADE_INSIDE = (
 )
 
 
-def _real(variable: Any) -> Any:
-    """The object that a variable of Dynamo stands for."""
-    variable = variable.realize()
-    name = type(variable).__name__
-    if name == "UserMethodVariable":
-        return types.MethodType(variable.fn, _real(variable.obj))
-    if name.startswith("FunctoolsPartial"):
-        keywords = {key: _real(value) for key, value in variable.keywords.items()}
-        return functools.partial(_real(variable.func), *[_real(value) for value in variable.args], **keywords)
-    if hasattr(variable, "value"):
-        return variable.value
-    return variable.as_python_constant()
-
-
-def _record(context: ComptimeContext) -> None:
-    core = context.get_local("core")._i_will_not_complain_if_bc_breaks_VariableTracker()
+def _record(context: Any) -> None:
+    core = context.get_local("core")
     num_states = context.get_local("num_states").as_python_constant()
     try:
-        real = _real(core)
+        real = object_of(core)
     except Exception as error:
         raise RuntimeError(_MADE_INSIDE) from error
-    if type(core.realize()).__name__.startswith("Nested") and real.__closure__:
+    if is_made_inside(core) and real.__closure__:
         raise RuntimeError(_MADE_INSIDE)
-    _noted[:] = [fused_for(real, num_states)]
+    fused = fused_for(real, num_states)
+    _noted[:] = [fused]
+    scanned[fused._number] = source_of(core)
 
 
 def note_core(core: Any, num_states: int) -> None:

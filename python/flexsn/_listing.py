@@ -10,6 +10,7 @@ import torch
 
 from ._parameters import TYPES, Parameters, place_of, type_name, value_of
 from ._recording import Recorded
+from ._torch import schema_of
 
 
 class Listing(Parameters):
@@ -121,7 +122,7 @@ class Listing(Parameters):
         elif isinstance(node.meta["val"], (tuple, list)):
             return
         self.not_random(call)
-        schema = call.target._schema
+        schema = schema_of(call.target)
         schema_name = schema.name.removeprefix("aten::")
         function = f"{schema_name}.{schema.overload_name or 'default'}{which}"
         if schema.is_mutable:
@@ -134,8 +135,8 @@ class Listing(Parameters):
         if not all(isinstance(size, int) for size in value.shape):
             self.fail(
                 node,
-                f"torch.{schema_name} gives a shape that depends on the data, but a step works on each element "
-                'alone; choose with torch.where, or use backend="torch"',
+                f"torch.{schema_name} gives a shape that depends on the data, but a step works on each "
+                'element alone; choose with torch.where, or use backend="torch"',
             )
         file, _, line = place_of(call).rpartition(":")
         arguments = [self.argument(a) for a in call.args]

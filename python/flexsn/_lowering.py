@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ._scan_operator import Call, Core, OutputTemplateSpecs, scan
-from ._torch import torch_scan, torch_while_loop
+from ._torch import promise, torch_scan, torch_while_loop
 from .eager import run_steps
 
 Results = tuple[list[Tensor], list[Tensor], list[Tensor] | None]
@@ -74,7 +74,7 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
     _, *stacked = torch_while_loop(more, body, (start, *empty, *states), ())
     rows = []
     for result in stacked:
-        torch._check(result.shape[0] == length)  # which a compiler does not know
+        promise(result.shape[0] == length)  # which a compiler does not know
         rows.append(result.view(length, *result.shape[1:]))
     last = [sequence[-1].clone() for sequence in rows[num_outputs:]]
     return rows[:num_outputs], last, rows[num_outputs:] if sequences else None

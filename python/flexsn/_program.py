@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ._listing import Listing
+from ._torch import schema_of
 
 #: instead of the place of an earlier value: a constant, or a list of arguments
 _CONSTANT, _LIST = -1, -2
@@ -94,7 +95,7 @@ def program_of(listing: Listing) -> tuple[tuple[int, ...], Program | None]:
             step = Step("getitem", "", tuple(argument(value) for value in node.args))
         else:
             listing.not_random(node)
-            schema = node.target._schema
+            schema = schema_of(node.target)
             keywords = tuple((name, argument(value)) for name, value in node.kwargs.items())
             step = Step(
                 schema.name,

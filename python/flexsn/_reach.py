@@ -11,28 +11,34 @@ from __future__ import annotations
 
 import abc
 import argparse
+import array
 import collections
-import dis
+import contextvars
 import enum
 import functools
 import importlib.util
 import inspect
 import operator
+import os
 import reprlib
-import struct
 import sys
 import sysconfig
+import threading
 import types
 import typing
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
-__all__ = ["Place", "Reach", "Route", "describe", "difference", "follow", "source_of"]
+from ._code import Names, changing, names_of
+from ._values import CODE, Same, code_value, constant_value, plain_value
+
+__all__ = ["Place", "Reach", "Route", "changed_values", "describe", "difference", "follow", "source_of"]
 
 
 #: Steps from a core to a value: ("attr", name), ("item", key), ("cell", index) or ("global", name).
@@ -64,12 +70,15 @@ class Place:
     """The way from the core to it, where it is made of ordinary reads."""
 
 
+_DEFAULT_DTYPE = "torch default dtype"
+
+
 class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "objects", "tensors", "plain_routes", "_absent", "_cells", "_contents", "_default_dtype",
-        "_functions", "_held", "_plain", "_tensor_facts",
+        "key", "objects", "tensors", "plain_routes", "changing", "_absent", "_cells", "_contents",
+        "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
     )  # fmt: skip
 
     key: Hashable
@@ -80,16 +89,19 @@ class Reach:
     """Objects whose attributes were followed, with their classes and their `__dict__`."""
     plain_routes: tuple[tuple[Route, Any], ...]
     """Plain values that ordinary reads from the core come to."""
+    changing: dict[str, str]
+    """What gives something else at each call, with the place where it is read or found."""
 
     def __init__(self, core: Callable[..., Any]) -> None:
         walk = _Walk()
         walk.run(core)
         # Numbers that meet integer tensors, and tensors made from numbers, take this type.
         self._default_dtype = torch.get_default_dtype()
-        self.key = (("torch default dtype", (torch.dtype, self._default_dtype)), *walk.lines)
+        self.key = ((_DEFAULT_DTYPE, (torch.dtype, self._default_dtype)), *walk.lines)
         self.tensors = tuple(walk.places)
         self.plain_routes = tuple(walk.plain_routes)
-        self._plain = {"torch default dtype": self._default_dtype} | walk.plain
+        self.changing = walk.changing
+        self._plain = {_DEFAULT_DTYPE: self._default_dtype} | walk.plain
         self._held = tuple(walk.held)
         self._absent = tuple(walk.absent)
         self._cells = tuple(walk.cells)
@@ -140,25 +152,35 @@ class Reach:
         return torch.get_default_dtype() is self._default_dtype
 
 
+def changed_values(before: Reach, after: Reach) -> str:
+    """Says which plain values changed; "" where none did, whatever else is another."""
+    both = (before._plain.keys() & after._plain.keys()) - {_DEFAULT_DTYPE}
+    return _changes(before, after, both)
+
+
 def difference(before: Reach, after: Reach) -> str:
     """Says what changed between two reaches of a core, for example "self.alpha was 2.0 and is 3.0"."""
+    return _changes(before, after, None) or "nothing changed"
+
+
+def _changes(before: Reach, after: Reach, paths: Collection[str] | None) -> str:
     old, new = dict(before.key), dict(after.key)
     changes = []
     for path in old | new:
-        if old.get(path) == new.get(path):
+        if old.get(path) == new.get(path) or (paths is not None and path not in paths):
             continue
         if path not in new:
             changes.append(f"{path} was {_in_words(before, path)} and is gone")
         elif path not in old:
             changes.append(f"{path} is new: {_in_words(after, path)}")
-        elif old[path][0] is _CODE and new[path][0] is _CODE:
+        elif old[path][0] is CODE and new[path][0] is CODE:
             changes.append(f"the code of {path} changed")
         else:
             was, now = _in_words(before, path), _in_words(after, path)
             changes.append(f"{path} is another {now}" if was == now else f"{path} was {was} and is {now}")
     if len(changes) > 3:
         changes[3:] = [f"and {len(changes) - 3} more"]
-    return "; ".join(changes) or "nothing changed"
+    return "; ".join(changes)
 
 
 def describe(core: Callable[..., Any]) -> str:
@@ -217,9 +239,16 @@ def _is_class_of_flexsn(kind: type) -> bool:
 # its `__dict__` and its elements.
 _TRANSPARENT_BASES = frozenset({
     object, torch.nn.Module, torch.autograd.Function, abc.ABC, typing.Generic, typing.Protocol,
-    types.SimpleNamespace, argparse.Namespace, types.MappingProxyType, dict, list, tuple, set, frozenset,
+    types.SimpleNamespace, argparse.Namespace, threading.local, types.MappingProxyType, dict, list, tuple,
+    set, frozenset,
     collections.OrderedDict, collections.defaultdict, collections.Counter, collections.deque,
 })  # fmt: skip
+
+# Objects of closed classes that hold what a user puts into them.
+_FOLLOWED = (
+    torch.nn.Module, types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap,
+    collections.UserDict, collections.UserList,
+)  # fmt: skip
 
 # Internals of modules (hooks and the like) and of autograd functions, and the hidden state of stateful
 # modules (ours, SpikingJelly's), which changes with each call and which no step may read.
@@ -266,109 +295,7 @@ def _parts_of_callable(value: Any) -> tuple[str, ...]:
     return ()
 
 
-# ---- code
-
-_CODE = "function"
-_GLOBAL_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_ATTRIBUTE_LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
-
-
-class _Names(NamedTuple):
-    """What a code object and those nested in it name."""
-
-    globals: tuple[str, ...]
-    attributes: frozenset[str]
-    imports: tuple[tuple[int, str], ...]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> _Names:
-    names: dict[str, None] = {}
-    attributes: set[str] = set()
-    imports: dict[tuple[int, str], None] = {}
-    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
-    for index, each in enumerate(instructions):
-        if each.opname in _GLOBAL_LOADS:
-            names[each.argval] = None
-        elif each.opname in _ATTRIBUTE_LOADS:
-            attributes.add(each.argval)
-        elif each.opname == "IMPORT_NAME":
-            # Two operands stand before it: the level of a relative import, and the names wanted.
-            imports[instructions[index - 2].argval, each.argval] = None
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner = _names(constant)
-            names |= dict.fromkeys(inner.globals)
-            attributes |= inner.attributes
-            imports |= dict.fromkeys(inner.imports)
-        elif isinstance(constant, tuple):
-            # `case Config(alpha=a)` keeps the names of the attributes that it reads in a tuple.
-            attributes.update(each for each in constant if isinstance(each, str))
-    return _Names(tuple(names), frozenset(attributes), tuple(imports))
-
-
-@functools.lru_cache(maxsize=4096)
-def _code_value(code: types.CodeType) -> Hashable:
-    """Gives what identifies the work of a code object, without where it stands in a file."""
-    return (
-        code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_freevars,
-        code.co_cellvars, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
-        tuple(map(_constant_value, code.co_consts)),
-    )  # fmt: skip
-
-
-def _constant_value(constant: Any) -> Hashable:
-    """Gives what identifies a constant of code, a key of a dict or a member of a set."""
-    if isinstance(constant, types.CodeType):
-        return _CODE, _code_value(constant)
-    if isinstance(constant, (tuple, frozenset)):
-        return type(constant), type(constant)(map(_constant_value, constant))
-    return _plain_value(constant) or _Same(constant)
-
-
-# ---- values
-
-
-class _Same:
-    """Equal only where the value is the same object."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-_EXACT_TYPES = frozenset({
-    bool, int, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device,
-    torch.layout, torch.memory_format,
-})  # fmt: skip
-
-
-def _plain_value(value: Any) -> Hashable | None:
-    """Gives what identifies a plain value, its type and the sign of a zero included; None for others."""
-    kind = type(value)
-    if kind in _EXACT_TYPES:
-        return kind, value
-    if isinstance(value, enum.Enum):
-        return kind, _Same(value)
-    if isinstance(value, numpy.generic):
-        return kind, value.dtype.str, value.tobytes()
-    if isinstance(value, float):
-        return kind, struct.pack("d", value)
-    if isinstance(value, complex):
-        return kind, struct.pack("dd", value.real, value.imag)
-    for base in (int, str, bytes):
-        if isinstance(value, base):
-            return kind, base.__repr__(value)
-    if kind is range or kind is slice:
-        return kind, tuple(map(_constant_value, (value.start, value.stop, value.step)))
-    return None
+# ---- words
 
 
 def _in_words(reach: Reach, path: str) -> str:
@@ -404,6 +331,10 @@ def _same_array(now: numpy.ndarray, dtype: numpy.dtype, shape: tuple[int, ...], 
     return now.dtype == dtype and now.shape == shape and now.tobytes() == content
 
 
+def _same_bytes(now: array.array | bytearray, content: bytes) -> bool:
+    return bytes(now) == content
+
+
 def _same_length(now: Collection[Any], length: int) -> bool:
     return len(now) == length
 
@@ -419,6 +350,13 @@ def _cell_content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
+        return _EMPTY
+
+
+def _context_content(variable: contextvars.ContextVar) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
         return _EMPTY
 
 
@@ -448,6 +386,7 @@ class _Walk:
         self.plain: dict[str, Any] = {}
         self.plain_routes: list[tuple[Route, Any]] = []
         self.places: list[Place] = []
+        self.changing: dict[str, str] = {}
         # Guards, each kind in the form that `Reach.current` checks.
         self.held: list[tuple[Any, str, Any]] = []
         self.absent: list[tuple[Any, str]] = []
@@ -494,7 +433,7 @@ class _Walk:
 
     def _look_at(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
         """Writes down what a value is and adds what it leads to."""
-        plain = _plain_value(value)
+        plain = plain_value(value)
         if plain is not None:
             self.lines.append((path, plain))
             self.plain[path] = value
@@ -503,7 +442,7 @@ class _Walk:
             if isinstance(value, enum.Enum):
                 self._class(type(value))
         elif isinstance(value, type):
-            self.lines.append((path, ("class", self._class(value, True, route) or _Same(value))))
+            self.lines.append((path, ("class", self._class(value, True, route) or Same(value))))
         elif type(value) in (tuple, frozenset, torch.Size):
             # Whether two equal tuples are one object is Python's choice, so it is not written down.
             self._container(value, path, route)
@@ -515,6 +454,8 @@ class _Walk:
             self._look_at_new(value, path, read, route)
 
     def _look_at_new(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        if (what := changing(value)) is not None:
+            self.changing.setdefault(what, path)
         if isinstance(value, Tensor):
             self._tensor(value, path, read, route)
         elif isinstance(value, types.FunctionType):
@@ -530,6 +471,15 @@ class _Walk:
             content = value.tobytes()
             self.lines.append((path, ("array", value.dtype.str, value.shape, content)))
             self.contents.append(functools.partial(_same_array, value, value.dtype, value.shape, content))
+        elif isinstance(value, (array.array, bytearray)):
+            content = bytes(value)
+            self.lines.append((path, ("array", getattr(value, "typecode", "B"), len(value), content)))
+            self.contents.append(functools.partial(_same_bytes, value, content))
+        elif isinstance(value, contextvars.ContextVar):
+            self.lines.append((path, ("context variable", value.name)))
+            self._watch(f"{path}.get()", functools.partial(_context_content, value), None)
+        elif value is os.environ:
+            self._environment(path)
         else:
             self._object(value, path, route)
 
@@ -546,10 +496,10 @@ class _Walk:
         code, scope = function.__code__, function.__globals__
         closed = _is_closed(str(scope.get("__name__")))
         if closed and not function.__closure__:
-            self.lines.append((path, (_CODE, _Same(function))))
+            self.lines.append((path, (CODE, Same(function))))
             return
         # A closed function with a closure is often a decorator around a function of the user.
-        self.lines.append((path, (_CODE, _code_value(code))))
+        self.lines.append((path, (CODE, code_value(code))))
         defaults, keyword_defaults = function.__defaults__, function.__kwdefaults__
         self.functions.append((function, code, defaults, keyword_defaults))
         of_path = "" if path == "core" else f" of {path}"
@@ -567,11 +517,13 @@ class _Walk:
                 way = _then(_then(route, "attr", "__kwdefaults__"), "item", name)
                 self._hold(keyword_defaults, name, f"default {name}{of_path}", way)
         if not closed:
-            self._scope(_names(code), scope, of_path, route)
+            self._scope(names_of(code), scope, code.co_filename, of_path, route)
         if function.__dict__:
             self._follow(functools.partial(self._open_object, function, function.__dict__, path, route))
 
-    def _scope(self, names: _Names, scope: dict[str, Any], of_path: str, route: Route | None) -> None:
+    def _scope(
+        self, names: Names, scope: dict[str, Any], file: str, of_path: str, route: Route | None
+    ) -> None:
         """Follows the globals, the attributes and the import statements of a function."""
         self._named |= names.attributes | _REFLECTIVE.intersection(names.globals)
         for name in names.globals:
@@ -581,14 +533,32 @@ class _Walk:
                 self._hold(scope, name, f"global {name}{of_path}", _then(route, "global", name))
             else:
                 self._hold_absence(scope, name)
+        for parts, line in names.dotted:
+            self._closed_read(scope.get(parts[0]), parts, f"{file}:{line}")
         for level, name in names.imports:
             if level:
                 name = importlib.util.resolve_name("." * level + name, scope.get("__package__") or "")
             for module in {name: None, name.partition(".")[0]: None}:
                 if module in sys.modules:
                     self._hold(sys.modules, module, f"import {module}{of_path}", None)
+                    for attribute in names.attributes:
+                        self._closed_read(sys.modules[module], (module, attribute), file)
                 else:
                     self._hold_absence(sys.modules, module)
+
+    def _closed_read(self, value: Any, parts: tuple[str, ...], place: str) -> None:
+        """Looks at what code reads of closed modules and classes, which the walk does not follow."""
+        for name in parts[1:]:
+            is_module = isinstance(value, types.ModuleType) and _is_closed(value.__name__)
+            if not is_module and not (isinstance(value, type) and _is_closed_class(value)):
+                return
+            value = getattr(value, name, None)
+            if value is os.environ:
+                break
+        if value is os.environ or value is os.getenv:
+            self._add(os.environ, "os.environ", functools.partial(_itself, os.environ), None)
+        elif (what := changing(value)) is not None:
+            self.changing.setdefault(what, place)
 
     def _cell(self, name: str, cell: types.CellType, path: str, route: Route | None) -> None:
         if (id(cell), "cell") in self._guarded:
@@ -631,8 +601,10 @@ class _Walk:
             self._class_paths.add(path)
             self._first[id(kind)] = path
             self._kept.append(kind)
-            bases = tuple(self._class(base) or _Same(base) for base in kind.__mro__[1:])
-            self.lines.append((path, ("class", bases, _Same(type(kind)))))
+            bases = tuple(self._class(base) or Same(base) for base in kind.__mro__[1:])
+            self.lines.append((path, ("class", bases, Same(type(kind)))))
+            if issubclass(kind, torch.autograd.Function):
+                route = None  # Dynamo reads no attributes of these
             self._follow(functools.partial(self._open_class, kind, path, route))
         if constructed:
             for name in sorted(_CONSTRUCTORS & kind.__dict__.keys()):
@@ -645,9 +617,9 @@ class _Walk:
         has_elements = isinstance(
             value, (dict, types.MappingProxyType, list, collections.deque, tuple, set, frozenset)
         )
-        is_followed = isinstance(value, (torch.nn.Module, types.SimpleNamespace, argparse.Namespace))
+        is_followed = isinstance(value, _FOLLOWED)
         if _is_closed_class(kind) and not (has_elements or is_followed or _is_class_of_flexsn(kind)):
-            self.lines.append((path, (what, _Same(value))))
+            self.lines.append((path, (what, Same(value))))
             return
         attributes = getattr(value, "__dict__", None)
         slots = [
@@ -663,19 +635,17 @@ class _Walk:
         all_in_view = has_elements or is_followed
         if attributes is not None or slots:
             all_in_view = all_in_view or not closed_code_reads_it
-        identity = () if all_in_view else (_Same(value),)
-        self.lines.append((path, (what, self._class(kind) or _Same(kind), *identity)))
+        identity = () if all_in_view else (Same(value),)
+        self.lines.append((path, (what, self._class(kind) or Same(kind), *identity)))
         if has_elements:
             self._container(value, path, route)
         for slot in slots:
             read = functools.partial(_slot_content, slot, value)
-            self.contents.append(functools.partial(_still_reads, read, read()))
-            if read() is not _EMPTY:
-                self._add(read(), f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
+            self._watch(f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
         if isinstance(value, torch.nn.Module):
             for group in ("_forward_hooks", "_forward_pre_hooks"):
                 hooks = attributes[group]
-                self.lines.append((f"{path}.{group}", tuple(map(_Same, hooks.values()))))
+                self.lines.append((f"{path}.{group}", tuple(map(Same, hooks.values()))))
                 self.contents.append(
                     functools.partial(_same_items, hooks, tuple(hooks), tuple(hooks.values()))
                 )
@@ -689,16 +659,16 @@ class _Walk:
         kind = type(value)
         if isinstance(value, (dict, types.MappingProxyType)):
             keys = tuple(value.keys())
-            self.lines.append((f"keys of {path}", ("keys", kind, tuple(map(_constant_value, keys)))))
+            self.lines.append((f"keys of {path}", ("keys", kind, tuple(map(constant_value, keys)))))
             self.contents.append(functools.partial(_same_items, value, keys, tuple(value.values())))
             for key in keys:
                 read = functools.partial(operator.getitem, value, key)
                 self._add(value[key], f"{path}[{reprlib.repr(key)}]", read, _then(route, "item", key))
         elif isinstance(value, (set, frozenset)):
-            others = [each for each in value if not isinstance(each, tuple) and _plain_value(each) is None]
+            others = [each for each in value if not isinstance(each, tuple) and plain_value(each) is None]
             # By identity: `in` would compare tensors.
             ids = set(map(id, others))
-            plain = frozenset(_constant_value(each) for each in value if id(each) not in ids)
+            plain = frozenset(constant_value(each) for each in value if id(each) not in ids)
             self.lines.append((f"members of {path}", ("members", kind, plain)))
             self.contents.append(functools.partial(_same_members, value, tuple(value)))
             for index, each in enumerate(others):
@@ -710,6 +680,12 @@ class _Walk:
             for index, each in enumerate(value):
                 read = functools.partial(operator.getitem, value, index)
                 self._add(each, f"{path}[{index}]", read, _then(route, "item", index))
+
+    def _environment(self, path: str) -> None:
+        """Environment variables, as they are when this is checked."""
+        content = tuple(sorted(os.environ.items()))
+        self.lines.append((path, ("environment", content)))
+        self.contents.append(lambda: tuple(sorted(os.environ.items())) == content)
 
     # Attributes, opened as their names turn up.
 
@@ -747,6 +723,8 @@ class _Walk:
         if isinstance(owner, torch.nn.Module):
             groups += [attributes[group] for group in ("_parameters", "_buffers", "_modules")]
             names |= {"forward"}
+            if parametrize.is_parametrized(owner):
+                names |= {"parametrizations"}  # read by the properties that torch puts in place of parameters
         ours = any(map(_is_class_of_flexsn, type(owner).__mro__))
         for group in groups:
             wanted = sorted(names & group.keys())
@@ -765,10 +743,17 @@ class _Walk:
                     self._hold_absence(attributes, name)
                     # Read through the object, so that a compiler sees the one that would hide it as well.
                     way, value = _then(route, "attr", name), base.__dict__[name]
-                    if way is not None and _plain_value(value) is not None:
+                    if way is not None and plain_value(value) is not None:
                         self.plain_routes.append((way, value))
 
     # One step of the walk.
+
+    def _watch(self, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        """Guards what is read anew each time, and adds it where there is something."""
+        value = read()
+        self.contents.append(functools.partial(_still_reads, read, value))
+        if value is not _EMPTY:
+            self._add(value, path, read, route)
 
     def _add(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
         self._pending.append((value, path, read, route))

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-
 import torch
+from torch.overrides import TorchFunctionMode
 
 from . import _torch
+from ._torch import pytree
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_METHODS = {os.path.join(_TORCH, name) for name in ("_tensor.py", "overrides.py")}
+_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
+_CONTAINERS = ("module.py", "container.py")
 _OWN = os.path.dirname(__file__) + os.sep
 
 
@@ -25,11 +27,17 @@ READS_A_VALUE = (
 )
 
 
+_WAY_OUT = 'use backend="torch"'
+
+
 class TraceError(ValueError):
-    """The core cannot be fused; the text says why, where, and what to do."""
+    """The core cannot be fused; the text says why, where, and what to do, at the least what runs any core."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text if _WAY_OUT in text else f"{text}; otherwise {_WAY_OUT}")
 
 
-class NoDerivative(TraceError):
+class NoDerivative(ValueError):
     """A function of the core has no derivative in torch, so the core can be run but not trained."""
 
 
@@ -60,6 +68,8 @@ class Recorded:
     flat: list[torch.fx.Node]
     #: where the core reads the size of a tensor first; None where it does not
     reads_size_at: str | None
+    #: for each result the arguments, then candidates (numbered on), that its gradient goes to in torch
+    reaches: list[frozenset[int]]
 
 
 def user_frame(frame: Any) -> str:
@@ -74,22 +84,35 @@ def user_frame(frame: Any) -> str:
     return ""
 
 
+def module_frame(frame: Any) -> str:
+    """The innermost line of torch's modules, "torch/nn/modules/...:line", for a core that is one of them."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
+        name = frame.f_code.co_filename
+        if name.startswith(_MODULES) and not name.endswith(_CONTAINERS):
+            return f"torch{os.sep}{name.removeprefix(_TORCH)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _asked_by_user(frame: Any) -> bool:
+    """Does the user's code itself call this function of a tensor, not one of torch's around it?"""
+    while frame is not None and frame.f_code.co_filename in _METHODS:
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith((_TORCH, _OWN))
+
+
 #: functions that change their first argument and are spelled without a trailing underscore
 _CHANGING = {"__setitem__", "__delitem__"} | {
     f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 }
 _HARMLESS = {"requires_grad_", "share_memory_"}
-_SIZES = {
-    "shape",
-    "size",
-    "numel",
-    "nelement",
-    "__len__",
-    "stride",
-    "nbytes",
-    "is_contiguous",
-    "untyped_storage",
-}
+_SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes"}
+#: what a kernel cannot know of its inputs and states: how they came to be and how they lie in memory
+_OF_THE_CALL = {
+    "requires_grad", "is_leaf", "grad_fn", "grad", "retains_grad", "is_inference", "is_contiguous", "stride",
+    "storage_offset", "storage", "untyped_storage", "data_ptr", "is_set_to", "is_shared", "is_pinned",
+    "_version", "_base", "_is_view",
+}  # fmt: skip
 #: functions that read nothing but the shape or type of other arguments than the first
 _LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _VALUES = {"item", "tolist", "is_nonzero", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
@@ -123,6 +146,8 @@ class _Watch(TorchFunctionMode):
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.flat: list[torch.Tensor] = []
         self.reads_size_at: str | None = None
+        #: where a function was called first that has no derivative
+        self.no_derivative_at = ""
 
     def note(self, value: Any) -> None:
         if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -188,6 +213,12 @@ class _Watch(TorchFunctionMode):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
         if place:
             self.check(name, place, args, keywords)
+            if name in _OF_THE_CALL and id(args[0]) in self.live and _asked_by_user(sys._getframe(1)):
+                self.refuse(
+                    place,
+                    f"reads .{name} of a tensor, which is not the same in every call, but a step is traced "
+                    'once for all of them; choose outside the core, or use backend="torch"',
+                )
             if name in _SIZES and self.reads_size_at is None:
                 self.reads_size_at = place
         given = pytree.tree_leaves((args, keywords))
@@ -198,7 +229,7 @@ class _Watch(TorchFunctionMode):
             first = self.changed(args[:1]) if _changes_its_argument(name, keywords) else args[:0]
             rest, keywords = pytree.tree_map(self.leaf_for, (args[len(first) :], keywords))
             args = (*first, *rest)
-        with _torch.written_at(place):
+        with _torch.written_at(place or module_frame(sys._getframe(1))):
             result = func(*args, **keywords)
         for value in given:
             self.note(value)
@@ -207,6 +238,8 @@ class _Watch(TorchFunctionMode):
             if not isinstance(value, torch.Tensor):
                 continue
             self.note(value)
+            if not self.no_derivative_at and type(value.grad_fn).__name__ == "NotImplemented":
+                self.no_derivative_at = place
             if live:
                 self.live[id(value)] = value
                 self.leaves.pop(id(value), None)
@@ -230,6 +263,27 @@ def _as_tuple(returned: Any, core_name: str) -> tuple[torch.Tensor, ...]:
     return tuple(values)
 
 
+def _reaches(
+    results: Sequence[torch.Tensor], primals: Sequence[torch.Tensor], candidates: Sequence[torch.Tensor]
+) -> list[frozenset[int]]:
+    """Which of the arguments and candidates autograd comes to from each result."""
+    ends: dict[Any, set[int]] = {}
+    for place, tensor in enumerate((*primals, *candidates)):
+        if tensor.requires_grad:
+            ends.setdefault(torch.autograd.graph.get_gradient_edge(tensor).node, set()).add(place)
+    found = []
+    for result in results:
+        waiting = [torch.autograd.graph.get_gradient_edge(result).node] if result.requires_grad else []
+        known = set(waiting)
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is not None and node not in known:
+                    known.add(node)
+                    waiting.append(node)
+        found.append(frozenset(place for node in known for place in ends.get(node, ())))
+    return found
+
+
 def record(
     core: Callable,
     likes: Sequence[Like],
@@ -240,9 +294,10 @@ def record(
 ) -> Recorded:
     """`carry` says which arguments carry a gradient; None: there are to be no gradients at all."""
     counts: dict[str, Any] = {}
+    watch = _Watch(name)
 
     def joint(*primals: torch.Tensor) -> list[torch.Tensor]:
-        with _Watch(name) as watch:
+        with watch:
             for tensor in captured:
                 watch.note(tensor)
             returned = _as_tuple(core(*watch.start(primals), *static), name)
@@ -263,6 +318,7 @@ def record(
             wanted=[p.requires_grad for p in primals],
             grads=[g is not None for g in grads],
             sources=sources,
+            reaches=_reaches(returned, primals, candidates),
             flat=len(watch.flat),
             reads_size_at=watch.reads_size_at,
         )
@@ -285,7 +341,7 @@ def record(
         try:
             module = _torch.record(joint, primals)
         except Exception as error:
-            _explain_failure(error, name)
+            _explain_failure(error, name, watch.no_derivative_at)
             raise
     outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
     place = 0
@@ -311,10 +367,11 @@ def record(
         candidates,
         take(counts["flat"]),
         counts["reads_size_at"],
+        counts["reaches"],
     )
 
 
-def _explain_failure(error: Exception, name: str) -> None:
+def _explain_failure(error: Exception, name: str, no_derivative_at: str) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
     trace, place, inside = error.__traceback__, "", False
     while trace is not None:
@@ -337,7 +394,8 @@ def _explain_failure(error: Exception, name: str) -> None:
     ):
         raise TraceError(f"{name}{where}: {READS_A_VALUE}") from error
     if "derivative for" in text and "is not implemented" in text:
-        raise NoDerivative(f"{name}: {text.splitlines()[0]}") from error
+        where = f" ({no_derivative_at})" if no_derivative_at else ""
+        raise NoDerivative(f"{name}{where}: {text.splitlines()[0]}") from error
     raise TraceError(
         f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "
         f'mend it, or use backend="torch"'

@@ -1,9 +1,14 @@
-"""Uses of torch's private interface, each with its reason; those that import Dynamo stand in `_compiling*`."""
+"""Every use of torch's private interface and why it is there; "(2.13)" is the newest torch where that is so.
+
+Each could go with the first version that offers the same by a public name.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,30 +16,53 @@ import torch
 import torch.fx.traceback as node_notes
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, make_fx
+from torch.nn.utils import parametrize
 
 # dispatch_functionalize turns in-place ops into ordinary ones without functorch, whose own functionalize
-# refuses autograd functions that keep their context in forward. There is no public spelling of it.
+# refuses autograd functions that keep their context in forward. There is no public spelling of it (2.13).
 from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
+# torch.autograd.grad without its torch function, which hides what is called inside; see `gradients`.
 from torch.autograd.graph import _engine_run_backward
 
 # Tracing must not see what is active around it: the modes of a compiler or a user, and the sizes and fake
-# tensors of a trace that a compiler is making.
+# tensors of a trace that a compiler is making. Nothing public turns them off (2.13).
 from torch._guards import tracing
 from torch.utils._python_dispatch import _disable_current_modes as modes_off
+
+# Flattens nested arguments as torch does; it has no public name (2.13).
+from torch.utils import _pytree as pytree
 
 # What an operator that takes functions is made of; ScanOperator below says why.
 from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+__all__ = ["modes_off", "promise", "pytree"]
+
+# Tells a compiler what is so; torch documents it, underscore and all.
+promise = torch._check
+
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """The ATen graph of `function`, in-place ops made functional, on fake tensors: no data is touched."""
-    with tracing(None), modes_off(), node_notes.preserve_node_meta(), _quiet():
+    with tracing(None), modes_off(), node_notes.preserve_node_meta(), _quiet(), _parametrized_anew():
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
         tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
         return tracer(*arguments)
+
+
+@contextlib.contextmanager
+def _parametrized_anew():
+    """Inside, `parametrize.cached()` keeps nothing: what is made while tracing are no tensors for others.
+
+    Nothing public ends it for a while (2.13).
+    """
+    before, parametrize._cache_enabled = parametrize._cache_enabled, 0
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = before
 
 
 @contextlib.contextmanager
@@ -75,6 +103,37 @@ def gradients(
     )
 
 
+def schema_of(function: Any) -> Any:
+    """The schema of a function of ATen that a graph calls; public would be a string of it to parse (2.13)."""
+    return function._schema
+
+
+def size_hint(size: Any) -> int:
+    """A size; where a compiler has a symbol for it, the size that it saw, which is not public (2.13)."""
+    node = getattr(size, "node", None)
+    if node is None:
+        return size
+    return node.hint if node.hint is not None else 2
+
+
+def backward_number() -> int:
+    """Tells apart the backward that runs now and others over the same graph; no public name does (2.13)."""
+    return torch._C._current_graph_task_id()
+
+
+def nodes_to_come() -> list[Any]:
+    """Nodes of autograd's graph that the backward that runs now comes to after this one.
+
+    Nothing public tells an operator which node it runs for, nor what the engine will do (2.13).
+    """
+    node = torch._C._current_autograd_node()
+    following = [] if node is None else [after for after, _ in node.next_functions if after is not None]
+    # Nothing comes after a leaf, of which the engine does not tell.
+    return [
+        after for after in following if after.next_functions and torch._C._will_engine_execute_node(after)
+    ]
+
+
 def is_functional(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FunctionalTensor)
 
@@ -82,6 +141,79 @@ def is_functional(tensor: torch.Tensor) -> bool:
 def user_backward(grad_fn: Any) -> bool:
     """Is this node of autograd's graph the backward of a user's autograd.Function?"""
     return isinstance(grad_fn, torch.autograd.function.BackwardCFunction)
+
+
+# ---- Dynamo ------------------------------------------------------------------------------------------------
+# Importing Dynamo takes a second, so only what Dynamo itself runs imports it.
+
+
+def __getattr__(name: str) -> Any:
+    """`comptime`: only by it a function sees what a compiler knows of its arguments (2.13)."""
+    if name == "comptime":
+        from torch._dynamo.comptime import comptime
+
+        return comptime
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compiler.assume_constant_result, which would import Dynamo (2.13) when a module is loaded."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+def object_of(variable: Any) -> Any:
+    """The callable that a variable of comptime stands for; its public interface gives constants (2.13)."""
+    tracker = variable._i_will_not_complain_if_bc_breaks_VariableTracker().realize()
+    return _object_of(tracker)
+
+
+def is_made_inside(variable: Any) -> bool:
+    """Is this a function that compiled code itself makes?"""
+    tracker = variable._i_will_not_complain_if_bc_breaks_VariableTracker().realize()
+    return type(tracker).__name__.startswith("Nested")
+
+
+def _object_of(tracker: Any) -> Any:
+    tracker = tracker.realize()
+    name = type(tracker).__name__
+    if name == "UserMethodVariable":
+        return types.MethodType(tracker.fn, _object_of(tracker.obj))
+    if name.startswith("FunctoolsPartial"):
+        keywords = {key: _object_of(value) for key, value in tracker.keywords.items()}
+        arguments = [_object_of(value) for value in tracker.args]
+        return functools.partial(_object_of(tracker.func), *arguments, **keywords)
+    if hasattr(tracker, "value"):
+        return tracker.value
+    return tracker.as_python_constant()
+
+
+def source_of(variable: Any) -> Any:
+    """Where compiled code finds what a variable of comptime stands for; None for what it makes itself."""
+    return variable._i_will_not_complain_if_bc_breaks_VariableTracker().realize().source
+
+
+def guard(holds: Callable[[Any], bool], words: str, source: Any = None) -> bool:
+    """Lets what Dynamo compiles now be used only where `holds(what is at the source)`.
+
+    False where this torch cannot be told so. Dynamo guards what it sees being read, but a core is traced past
+    it. Dynamo's source names guards of other packages as an interface still to be made (2.13).
+    """
+    try:
+        from torch._dynamo.guards import install_guard
+        from torch._dynamo.source import GlobalStateSource
+    except ImportError:
+        return False
+
+    def add(builder: Any, made: Any) -> None:
+        manager = builder.guard_manager.root if source is None else builder.get_guard_manager(made)
+        try:
+            manager.add_lambda_guard(holds, [words], None)
+        except TypeError:  # older versions take no stack
+            manager.add_lambda_guard(holds, [words])
+
+    install_guard((source or GlobalStateSource()).make_guard(add))
+    return True
 
 
 # ---- operators that take functions -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy
 import torch
 
+from ._connections import Reaches
 from ._library import ops
 from ._listing import Listing
 from ._parameters import place_of, value_of
@@ -38,6 +40,8 @@ class Trace:
     #: which captured tensors `prepare` (or the kernel itself, where it is None) takes
     captured: tuple[int, ...] = ()
     prepare: Program | None = None
+    #: where gradients go; None: all that there are go everywhere
+    reaches: Reaches | None = None
     #: which parameters are to be cut off from the graph of `prepare`
     detached: tuple[int, ...] = ()
     listing: str = field(default="", repr=False)
@@ -82,8 +86,8 @@ class _Unchanged:
         changed = self.restore()
         if self.random != _random_states():
             raise TraceError(
-                f"{name} draws random numbers (random or numpy.random), which would be the same at every step and "
-                'in every call; draw them outside the core and pass them in, or use backend="torch"'
+                f"{name} draws random numbers (random or numpy.random), which would be the same at every "
+                'step and in every call; draw them outside the core and pass them in, or use backend="torch"'
             )
         if changed:
             raise TraceError(
@@ -105,8 +109,21 @@ def _list(
 
 
 def _text(listing: Listing) -> str:
-    text = ops.import_graph("\n".join(listing.lines))
+    try:
+        text = ops.import_graph("\n".join(listing.lines))
+    except ValueError as error:
+        raise TraceError(_with_its_line(listing, str(error))) from None
     listing.check_parameters()
+    return text
+
+
+def _with_its_line(listing: Listing, text: str) -> str:
+    """What C++ says of a step, with the line that makes a result of another shape."""
+    if shape := re.search(r"(output|new state) (\d+) has shape", text):
+        outputs = listing.recorded.returned - listing.num_states
+        number = int(shape[2]) + (outputs if shape[1] == "new state" else 0)
+        if place := place_of(listing.recorded.results[number]):
+            text = text.replace(f"{listing.name}:", f"{listing.name} ({place}):", 1)
     return text
 
 
@@ -194,6 +211,28 @@ def _fixed(rank: int, params: Sequence[torch.fx.Node]) -> set[int]:
     return {rank - 1 - i for shape in shapes for i, dim in enumerate(reversed(shape)) if dim != 1}
 
 
+def _reaches(listing: Listing) -> Reaches | None:
+    """Where the gradient of each result goes over all steps; None where all that have one go everywhere."""
+    recorded, inputs, states = listing.recorded, listing.num_inputs, listing.num_states
+    outputs, arguments = recorded.returned - states, inputs + states
+    places: dict[int, set[int]] = {}  # of candidates, among the parameters
+    for place, param in enumerate(listing.params, arguments):
+        for candidate in listing.candidates_of(param):
+            number = next(i for i, each in enumerate(recorded.candidates) if each is candidate)
+            places.setdefault(arguments + number, set()).add(place)
+    reaches = [
+        {place for end in step for place in ({end} if end < arguments else places.get(end, ()))}
+        for step in recorded.reaches
+    ]
+    for _ in range(states):  # a state of the step before reaches what its own gradient goes to there
+        for reached in reaches:
+            for state in [place - inputs for place in reached if inputs <= place < arguments]:
+                reached |= reaches[outputs + state]
+    carrying = [reaches[number] for number in recorded.tangents]
+    partly = set().union(*carrying) - set().union(*carrying[:1]).intersection(*carrying)
+    return Reaches(tuple(map(frozenset, reaches)), frozenset(partly)) if partly else None
+
+
 def trace(
     core: Callable,
     inputs: Sequence[Like],
@@ -202,16 +241,27 @@ def trace(
     static: Sequence[Any] = (),
     requires_grad: Sequence[bool] | None = None,
 ) -> Trace:
-    """Traces one step. `captured` are the tensors that the core can reach (static ones too)."""
+    """Traces one step. `captured` are the tensors that the core can reach (static ones too).
+
+    requires_grad: for each input and state; an input with False has no gradient. None: all that can have one.
+    """
     name = describe(core)
     states = list(states)
-    carry: Sequence[bool] | None = requires_grad or [True] * (len(inputs) + len(states))
-    if len(carry) != len(inputs) + len(states):
-        raise ValueError(
-            f"requires_grad must have an entry for each of {len(inputs)} inputs and {len(states)} states, "
-            f"found {len(carry)}"
-        )
+    carry: Sequence[bool] | None = [True] * (len(inputs) + len(states))
+    if requires_grad is not None:
+        if len(requires_grad) != len(carry):
+            raise ValueError(
+                f"requires_grad must have an entry for each of {len(inputs)} inputs and {len(states)} "
+                f"states, found {len(requires_grad)}"
+            )
+        # A state carries the gradient of the inputs from step to step, whoever asks for its own.
+        carry = [*requires_grad[: len(inputs)], *carry[len(inputs) :]]
     unchanged = _Unchanged(core)
+    for what, place in unchanged.reach.changing.items():
+        raise TraceError(
+            f"{name} ({place}) reads {what}, which may be something else at each call, but a step is traced "
+            'once for all of them; read it outside the core and pass it in, or use backend="torch"'
+        )
     untrainable = ""
     for _ in range(4):  # a state's type only grows: half, single, double
         likes = [*inputs, *states]
@@ -251,6 +301,7 @@ def trace(
         trainable=bool(recorded.tangents),
         untrainable=untrainable,
         reads_size_at=recorded.reads_size_at or "",
+        reaches=_reaches(listing),
         captured=captured_places,
         prepare=prepare,
         detached=tuple(listing.detached),

@@ -97,6 +97,13 @@ def run_steps(
 # on the results of a call and a node on the states that enter the next one let us say what to do.
 
 
+GRAPH_IS_GONE = (
+    "backward has come to a state that was carried over from an earlier call, whose graph was freed by an "
+    "earlier backward: detach or reset between batches (functional.detach_net or functional.reset_net), or "
+    "keep the graph with retain_graph=True"
+)
+
+
 class Visit:
     """Whether backward has come to the results of one call."""
 
@@ -131,12 +138,8 @@ class Carried(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        if ctx.visit.seen and _was_freed(ctx.next_functions[0][0]):
-            raise RuntimeError(
-                "backward has come to a state that was carried over from an earlier call, whose graph was "
-                "freed by an earlier backward: detach or reset between batches (functional.detach_net or "
-                "functional.reset_net), or keep the graph with retain_graph=True"
-            )
+        if ctx.visit.seen and was_freed(ctx.next_functions[0][0]):
+            raise RuntimeError(GRAPH_IS_GONE)
         return grad, None
 
     @staticmethod
@@ -144,7 +147,7 @@ class Carried(torch.autograd.Function):
         return tangent.view_as(tangent)
 
 
-def _was_freed(node: Any, limit: int = 256) -> bool:
+def was_freed(node: Any, limit: int = 256) -> bool:
     """Whether a node near this one in the graph has lost what it saved for backward."""
     waiting, known = deque([node]), {node}
     while waiting and len(known) < limit:

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._checks import check_step_shape
+from ._connections import Connections, connected
 from ._library import ops
-from ._reach import Reach, describe, difference, follow
-from ._torch import modes_off
+from ._reach import Reach, changed_values, describe, follow
+from ._torch import constant_result, modes_off, size_hint
 from ._trace import Like, Trace, TraceError, run_program, trace
 
 _log = logging.getLogger("flexsn")
@@ -43,14 +45,6 @@ def trace_count() -> int:
     return len(_traces)
 
 
-def size_hint(size: Any) -> int:
-    """A size; where a compiler has a symbol for it, the size that it saw."""
-    node = getattr(size, "node", None)
-    if node is None:
-        return size
-    return node.hint if node.hint is not None else 2
-
-
 def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
     return tuple(size_hint(size) for size in tensor.shape[first:])
 
@@ -76,7 +70,7 @@ class _Held(NamedTuple):
     shape: tuple[int, ...] | None  #: of a step, where the core reads it
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
-        """Are these arguments like those of the last call? Shapes and devices are for the operator to check."""
+        """Are these arguments like those of the last call? The operator checks shapes and devices."""
         if len(inputs) != len(self.dtypes) or inputs[0].dim() != self.dim:
             return False
         if self.shape is not None and self.shape != _step_shape(inputs[0], 1):
@@ -124,6 +118,7 @@ class Fused:
 
     def _forget(self) -> None:
         self._held: _Held | None = None
+        self._compiled_for: Reach | None = None
         self._retraced = 0
         self._number = next(_numbers)
         numbered[self._number] = self
@@ -142,6 +137,17 @@ class Fused:
     def reach(self) -> Reach:
         """What the core could reach when the last trace was looked for."""
         return self._held.reach
+
+    def still_reaches(self, key: Hashable) -> bool:
+        """Whether the core reaches what it did when its reach had this key. Compiled code asks each time."""
+        reach = self._compiled_for
+        if reach is None or not reach.current():
+            reach = self._compiled_for = Reach(self.core)
+        if reach.key is not key:
+            if reach.key != key:
+                return False
+            reach.key = key  # so that the next look is a short one
+        return True
 
     def trace_of(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
@@ -230,15 +236,16 @@ class Fused:
             return elsewhere.submit(make).result()
 
     def _warn_of_retracing(self, reach: Reach) -> None:
-        if self._held is None or self._held.reach.key == reach.key:
+        changes = "" if self._held is None else changed_values(self._held.reach, reach)
+        if not changes:
             return
         self._retraced += 1
         if self._retraced == 3:
             _log.warning(
-                "%s is traced again and again because a value that it reads changes (%s); make it a tensor, which "
-                "may change without a new trace",
+                "%s is traced again and again because a value that it reads changes (%s); make it a tensor, "
+                "which may change without a new trace",
                 describe(self.core),
-                difference(self._held.reach, reach),
+                changes,
             )
 
     # ---- calls -----------------------------------------------------------------------------------------
@@ -254,10 +261,10 @@ class Fused:
         device, shape = inputs[0].device, inputs[0].shape
         if len(shape) == 0:
             raise ValueError("flexsn: input 0 must have time as its first dimension, found a scalar")
-        if device.type not in ("cpu", "meta"):
+        if device.type not in ("cpu", "cuda", "meta"):
             raise RuntimeError(
-                f"flexsn: there are no kernels for {device.type} tensors yet; move them to the CPU, or use "
-                'backend="torch"'
+                f"flexsn: there are no kernels for {device.type} tensors; move them to the CPU or to an NVIDIA "
+                'GPU, or use backend="torch"'
             )
         for tensor in (*inputs, *(states or ())):
             if tensor.device != device:
@@ -265,14 +272,10 @@ class Fused:
         for place, tensor in enumerate(inputs):
             if tensor.shape != shape:
                 raise ValueError(
-                    f"flexsn: input {place} must have shape {list(shape)} like input 0, found {list(tensor.shape)}"
+                    f"flexsn: input {place} must have shape {list(shape)} like input 0, found "
+                    f"{list(tensor.shape)}"
                 )
-        for place, tensor in enumerate(states or ()):
-            if tensor.shape != shape[1:]:
-                raise ValueError(
-                    f"flexsn: state {place} must have shape {list(shape[1:])}, that of one step of the inputs, found "
-                    f"{list(tensor.shape)}; call reset() before a batch of another shape"
-                )
+        check_step_shape(states or (), shape[1:])
 
     def ready(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any] = ()
@@ -312,24 +315,58 @@ class Fused:
             # An exported graph may run where others require gradients; it must save what it was traced with.
             wanted = self._wanted(found.text, inputs, states, params)
             results = op(found.text, inputs, states, params, wanted)
+        elif op in _TRAINING and found.reaches is not None:
+            results = self._partly_connected(op, found, inputs, states, params)
         else:
             results = op(found.text, inputs, states, params)
         outputs = found.num_outputs
         return results[:outputs], results[outputs : outputs + self.num_states]
 
+    def _partly_connected(
+        self,
+        op: Callable[..., list[Tensor]],
+        found: Trace,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        params: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Results of a training operator where some depend on some arguments only."""
+        needed, count = self._needed(inputs, states, params), found.num_inputs
+        if torch.compiler.is_compiling():
+            # A compiler makes one function of the whole, which has its own rules for absent gradients.
+            return connected(op(found.text, inputs, states, params), found.reaches, needed)
+        call = Connections(found.reaches)
+        results = op(
+            found.text,
+            call.entering(inputs, 0),
+            call.entering(states, count),
+            call.entering(params, count + found.num_states),
+        )
+        results = connected(results, found.reaches, needed)
+        call.watch(results)
+        return results
+
+    def _needed(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]
+    ) -> list[bool]:
+        """Which arguments require a gradient; states have places also where they are left out."""
+        needed = [tensor.requires_grad for tensor in inputs]
+        needed += [tensor.requires_grad for tensor in states] or [False] * self.num_states
+        return needed + [tensor.requires_grad for tensor in params]
+
     def _wanted(
         self, text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]
     ) -> list[int]:
-        """Places of arguments whose gradients are wanted; states have places also where they are left out."""
-        needed = [tensor.requires_grad for tensor in inputs]
-        needed += [tensor.requires_grad for tensor in states] or [False] * self.num_states
-        needed += [tensor.requires_grad for tensor in params]
+        """Places of arguments whose gradients are wanted."""
+        needed = self._needed(inputs, states, params)
         return [place for place in differentiable(text) if needed[place]]
 
     def _no_gradient(self, found: Trace) -> None:
         if found.untrainable:
             raise RuntimeError(
-                f"flexsn: {found.untrainable}; run it under torch.no_grad(), or write the core without that function"
+                f"flexsn: {found.untrainable}; run it under torch.no_grad(), write the core without that "
+                'function (a surrogate, an autograd.Function, has a derivative), or use backend="torch" where '
+                "no gradient goes through it"
             )
 
     def _under_a_compiler(
@@ -353,7 +390,7 @@ class Fused:
         return compiled.trace, [tensors[i] for i in compiled.trace.captured]
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def differentiable(text: str) -> tuple[int, ...]:
     """Places, among inputs, states and parameters, of which a gradient can be had."""
     with modes_off():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._checks import Counts, check_requires_grad, check_scan, output_templates
+from ._checks import Counts, check_requires_grad, check_scan, check_step_shape, output_templates
 from ._lowering import run_scan
 from ._reach import describe
 from ._scan_operator import Call
@@ -50,7 +50,8 @@ class FlexSN(MemoryModule):
     num_inputs, num_outputs: taken from the core's signature, the examples or the first call when left out.
     num_states: how many states there are.
     example_inputs: tensors of one step, inputs then states; checked against the core when this is made.
-    requires_grad: for each input and state, whether a gradient may be asked for; None: all that can have one.
+    requires_grad: for each input and state. Only its length is looked at: gradients are those that the
+        tensors of a call ask for, with every backend.
     step_mode: "m" or "s". A single step calls the core itself, whatever the backend.
     backend: "fused" ("triton" and "inductor" mean the same) runs a sequence as one kernel on whatever device
         the tensors are; what cannot be fused is an error. "torch" calls the core step by step; so does "hop",
@@ -101,7 +102,6 @@ class FlexSN(MemoryModule):
         self.core = core
         self.num_inputs, self.num_states, self.num_outputs = counts
         self._has_counts = None not in counts
-        self._requires_grad = None if requires_grad is None else tuple(requires_grad)
         self._static_places = tuple(
             self._add_static(place, value) for place, value in enumerate(static_inputs)
         )
@@ -130,7 +130,6 @@ class FlexSN(MemoryModule):
         self._require_backend(value)
         self._backend = value
         self._eager = value not in FUSED_BACKENDS
-        self._step_shape = None
         if not self._eager and self._fused is None:
             self._fused = self._make_fused()
 
@@ -186,7 +185,7 @@ class FlexSN(MemoryModule):
         )
 
     def _make_fused(self) -> Fused:
-        return Fused(self.core, self.num_inputs, self.num_states, self.num_outputs, self._requires_grad)
+        return Fused(self.core, self.num_inputs, self.num_states, self.num_outputs)
 
     # ---- running ------------------------------------------------------------------------------------------
 
@@ -208,18 +207,27 @@ class FlexSN(MemoryModule):
                 if self.init_states is not zero_states:
                     states = list(self.init_states(self.num_states, "m", *inputs))
                     self._check_states(states)
-            elif self._assigned:
-                self._check_states(states)
-                self._assigned = False
+            else:
+                if self._assigned:
+                    self._check_states(states)
+                    self._assigned = False
+                if torch.compiler.is_dynamo_compiling():
+                    states = self._continued(states)
             outputs, memories["states"] = self._fused(
                 inputs, states, self.static_inputs if self._static_places else ()
             )
             return outputs
-        if self._eager and length != 0:
-            states = self._continued(states, inputs[0].shape[1:])
+        if self._eager:
+            self._check_shape(states, inputs[0].shape[1:])
+        if length != 0 and (self._eager or torch.compiler.is_dynamo_compiling()):
+            states = self._continued(states)
         outputs, states, sequences = self._run(inputs, states, length, self._store_state_seqs)
-        if self._eager and length != 0:
-            self._note(inputs[0].shape[1:], outputs, states)
+        if self._eager:
+            self._note_shape(inputs[0].shape[1:])
+            if length != 0:
+                self._note_visit(outputs, states)
+        elif self._assigned:
+            self._assigned = False
         memories["states"] = states
         if sequences is not None:
             memories["state_seqs"] = sequences
@@ -229,9 +237,10 @@ class FlexSN(MemoryModule):
         """Runs one step by calling the core; all outputs as a tuple."""
         self._check_step(inputs)
         shape = inputs[0].shape if inputs else None
-        states = self._continued(self._memories["states"], shape)
-        outputs, states = self._run_step(inputs, states)
-        self._note(shape, outputs, states)
+        self._check_shape(self._memories["states"], shape)
+        outputs, states = self._run_step(inputs, self._continued(self._memories["states"]))
+        self._note_shape(shape)
+        self._note_visit(outputs, states)
         self._memories["states"] = states
         return outputs
 
@@ -270,6 +279,8 @@ class FlexSN(MemoryModule):
             self._check_states(states)
         if length == 0:
             assert states is not None
+            if not self._eager:
+                check_step_shape(states, inputs[0].shape[1:])
             sequences = [state.new_empty((0, *state.shape)) for state in states] if store else None
             return self._empty_outputs(inputs[0]), list(states), sequences
         static = self.static_inputs if self._static_places else ()
@@ -340,23 +351,37 @@ class FlexSN(MemoryModule):
             if not isinstance(state, Tensor):
                 raise TypeError(f"FlexSN: state {place} must be a tensor, found {type(state).__name__}")
 
-    def _continued(self, states: Any, shape: torch.Size | None) -> Any:
-        """States that an eager call left, as the next one takes them."""
+    def _check_shape(self, states: Any, shape: torch.Size | None) -> None:
+        """States that a call left are for steps of the same shape."""
         if states is None:
-            return None
-        if self._step_shape is not None and shape is not None and shape != self._step_shape:
+            return
+        before = self._step_shape
+        if before is None and not self._assigned and states:
+            before = states[0].shape  # a kernel left them, all of the shape of a step
+        if before is not None and shape is not None and shape != before:
             raise ValueError(
-                f"FlexSN: the states are those of steps of shape {tuple(self._step_shape)}, the input now "
+                f"FlexSN: the states are those of steps of shape {tuple(before)}, the input now "
                 f"has steps of shape {tuple(shape)}: call reset() before a batch of another shape"
             )
+
+    def _note_shape(self, shape: torch.Size | None) -> None:
+        self._step_shape = shape
+        if self._assigned:
+            self._assigned = False
+
+    def _continued(self, states: Any) -> Any:
+        """States that an eager or a compiled call left, as the next one takes them."""
+        if states is None:
+            return None
+        if torch.compiler.is_dynamo_compiling():
+            return _carried_into_compiled_code(states)
         if self._visit is None or torch.compiler.is_compiling():
             return states
         visit = self._visit
         return [Carried.apply(state, visit) if state.grad_fn is not None else state for state in states]
 
-    def _note(self, shape: torch.Size | None, outputs: Sequence[Tensor], states: Sequence[Tensor]) -> None:
+    def _note_visit(self, outputs: Sequence[Tensor], states: Sequence[Tensor]) -> None:
         """Remembers of an eager call what `_continued` needs."""
-        self._step_shape = shape
         if torch.compiler.is_compiling():
             return
         if any([state.grad_fn is not None for state in states]):
@@ -367,7 +392,10 @@ class FlexSN(MemoryModule):
     def reset(self) -> None:
         """Brings the states back to their reset value, None unless set otherwise; drops state sequences."""
         super().reset()
-        self._memories["state_seqs"] = None
+        memories = self._memories
+        memories["state_seqs"] = None
+        if self._assigned is not (memories["states"] is not None):
+            self._assigned = not self._assigned  # a reset value is the user's
         if self._step_shape is not None or self._visit is not None:
             self._step_shape = None
             self._visit = None
@@ -404,6 +432,15 @@ class FlexSN(MemoryModule):
             self._fused = self._make_fused()
 
 
+def _carried_into_compiled_code(states: Sequence[Tensor]) -> Sequence[Tensor]:
+    needed = torch.is_grad_enabled() and any([state.requires_grad for state in states])
+    if not needed or torch.compiler.is_exporting():
+        return states
+    from ._compiling_state import carried
+
+    return [carried(state) if state.requires_grad else state for state in states]
+
+
 class KernelInfo(NamedTuple):
     """The counts of a kernel; None where they are known only after the first call."""
 
@@ -415,7 +452,8 @@ class KernelInfo(NamedTuple):
 class FlexSNKernel:
     """The fused kernel of a core: `kernel(*input_seqs, *initial_states) -> (*output_seqs, *state_seqs)`.
 
-    It keeps no states. A copy shares the core and its kernels.
+    It keeps no states. A copy shares the core and its kernels. Of `requires_grad` only the length is looked
+    at: gradients are those that the tensors of a call ask for.
     """
 
     def __init__(
@@ -432,12 +470,11 @@ class FlexSNKernel:
         check_requires_grad("FlexSNKernel", requires_grad, counts)
         self.core = core
         self.info = KernelInfo(counts.inputs, counts.outputs, counts.states)
-        self._requires_grad = None if requires_grad is None else tuple(requires_grad)
         self._fused = self._make_fused()
 
     def _make_fused(self) -> Fused:
         info = self.info
-        return Fused(self.core, info.num_inputs, info.num_states, info.num_outputs, self._requires_grad)
+        return Fused(self.core, info.num_inputs, info.num_states, info.num_outputs)
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         return _run_kernel(self._fused, self.info.num_inputs, self.info.num_states, arguments, ())
@@ -499,5 +536,11 @@ def _run_kernel(
                 f"{arguments[0].device}, argument {place} on {argument.device}"
             )
     inputs, states = list(arguments[:num_inputs]), list(arguments[num_inputs:])
+    for place, state in enumerate(states):
+        if state.shape != inputs[0].shape[1:]:
+            raise ValueError(
+                f"the kernel takes states of the shape of one step, {list(inputs[0].shape[1:])}, found "
+                f"{list(state.shape)} for state {place}; expand it"
+            )
     outputs, sequences = fused(inputs, states, static, True)
     return (*outputs, *sequences)

@@ -38,6 +38,11 @@ def scan(
     for place, state in enumerate(states):
         if not isinstance(state, Tensor):
             raise TypeError(f"flexsn.scan: state {place} must be a tensor, found {type(state).__name__}")
+        if state.shape != inputs[0].shape[1:]:
+            raise ValueError(
+                f"flexsn.scan: state {place} must have the shape of one step, "
+                f"{list(inputs[0].shape[1:])}, found {list(state.shape)}; expand it"
+            )
     for place, value in enumerate(params):
         if not isinstance(value, (Tensor, numbers.Number)):
             raise TypeError(

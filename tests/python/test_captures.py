@@ -15,6 +15,7 @@ from flexsn.fused import Fused, trace_count
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 
 class Spike(torch.autograd.Function):
@@ -597,3 +598,92 @@ def test_parameter_given_a_shape_and_then_changed_is_an_error() -> None:
         Fused(lambda x: x * (weight.expand_as(x) * 2).exp(), 1, 0, 1)(
             [torch.rand(2, 2, 3, dtype=torch.float64)]
         )
+
+
+# ---- parametrized modules ----------------------------------------------------------------------------------
+
+
+class Positive(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return nn.functional.softplus(weight)
+
+
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.1, 0.2, 0.3]))
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v * 0.5 + x * self.weight
+        return torch.tanh(h), h
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = Weighted()
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inside(x, v)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("around", [False, True], ids=["", "inside"])
+@pytest.mark.parametrize("by", ["softplus", "weight norm"])
+def test_a_parametrized_module_is_a_core(by: str, around: bool, compiled: bool) -> None:
+    core = Around() if around else Weighted()
+    owner = core.inside if around else core
+    if by == "softplus":
+        parametrize.register_parametrization(owner, "weight", Positive())
+    else:
+        parametrizations.weight_norm(owner, "weight", dim=None)
+    results = []
+    for backend in ("fused", "torch"):
+        module = FlexSN(core, 1, 1, 1, backend=backend)
+        run = torch.compile(module, fullgraph=True, backend="eager") if compiled else module
+        outputs = []
+        for _ in range(2):  # an optimiser changes the original in between
+            y = run(torch.ones(2, 3))
+            outputs += [y.detach(), *torch.autograd.grad(y.sum(), list(module.parameters()))]
+            module.reset()
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.add_(0.5)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.sub_(1.0)
+        results.append(outputs)
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_a_cached_parametrization_keeps_nothing_of_a_trace() -> None:
+    core = Weighted()
+    parametrize.register_parametrization(core, "weight", Positive())
+    module = FlexSN(core, 1, 1, 1)
+    with parametrize.cached():
+        module(torch.ones(2, 3))
+        assert torch.equal(core.weight, nn.functional.softplus(core.parametrizations.weight.original))
+
+
+def test_a_parametrization_that_is_removed_is_seen() -> None:
+    core = Weighted()
+    parametrize.register_parametrization(core, "weight", Positive())
+    module = FlexSN(core, 1, 1, 1)
+    module(torch.ones(2, 3))
+    parametrize.remove_parametrizations(core, "weight", leave_parametrized=False)
+    module.reset()
+    torch.testing.assert_close(module(torch.ones(1, 3))[0], torch.tanh(core.weight))
+
+
+def test_other_types_and_shapes_of_parameters_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    core = Weighted()
+    module = FlexSN(core, 1, 1, 1)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16) * 2:
+        module.to(dtype)
+        module.reset()
+        module(torch.ones(2, 3, dtype=dtype))
+    for size in (1, 3, 1, 3):
+        core.weight = nn.Parameter(torch.ones(size))
+        module.reset()
+        module(torch.ones(2, 3))
+    assert "again and again" not in caplog.text

@@ -205,12 +205,22 @@ def test_training_kernels_need_something_to_differentiate() -> None:
         build_training_kernels(counting, 1, 1, 1, [torch.zeros(1), torch.zeros(1, dtype=torch.int32)])
 
 
-def test_an_argument_that_carries_no_gradient_gets_zeros() -> None:
+def test_an_input_that_carries_no_gradient_gets_zeros() -> None:
     x, v = torch.randn(4, 3), torch.randn(3)
-    forward, backward, _ = build_training_kernels(soft, 1, 1, 1, requires_grad=[True, False])
+    forward, backward, _ = build_training_kernels(soft, 1, 1, 1, requires_grad=[False, True])
     with torch.no_grad():
         grad_x, grad_v = backward(x, None, *forward(x, v), arguments=[x, v])
-    assert torch.equal(grad_v, torch.zeros(3)) and grad_x.abs().sum() > 0
+    assert torch.equal(grad_x, torch.zeros(4, 3)) and grad_v.abs().sum() > 0
+
+
+def test_a_state_whose_gradient_is_not_asked_for_carries_that_of_the_inputs() -> None:
+    x, v = torch.randn(4, 3), torch.randn(3)
+    grads = []
+    for mask in (None, [True, False]):
+        forward, backward, _ = build_training_kernels(soft, 1, 1, 1, requires_grad=mask)
+        with torch.no_grad():
+            grads.append(backward(x, None, *forward(x, v), arguments=[x, v])[0])
+    assert torch.equal(grads[0], grads[1]) and grads[0].abs().sum() > 0
 
 
 # ---- wrappers around kernels that a caller made ------------------------------------------------------------

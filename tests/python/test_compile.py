@@ -447,3 +447,28 @@ def test_other_types_compile(dtype):
     found = torch.autograd.grad(compiled(x).sum(), x)
     neuron.reset()
     assert torch.equal(found[0], torch.autograd.grad(neuron(x).sum(), x)[0])
+
+
+# ---- a state whose graph is gone ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["fused", "torch", "hop"])
+@pytest.mark.parametrize("store", [False, True], ids=["", "stored"])
+def test_a_compiled_state_whose_graph_was_freed_says_what_to_do(compiler, backend, store):
+    neuron = FlexSN(soft, 1, 1, 1, backend=backend, store_state_seqs=store)
+    net = nn.Sequential(nn.Linear(3, 3), neuron)
+    compiled, x = torch.compile(net, fullgraph=True, backend=compiler), torch.randn(4, 3)
+    compiled(x).sum().backward()
+    with pytest.raises(RuntimeError, match="detach or reset between batches"):
+        compiled(x).sum().backward()
+    functional.detach_net(net)
+    compiled(x).sum().backward()
+
+
+def test_a_gradient_that_needs_no_freed_graph_is_given():
+    neuron, x = FlexSN(soft, 1, 1, 1), torch.randn(4, 3, requires_grad=True)
+    compiled = torch.compile(neuron, fullgraph=True, backend="aot_eager")
+    compiled(x).sum().backward()
+    y = torch.randn(4, 3, requires_grad=True)
+    assert torch.autograd.grad(compiled(y).sum(), y)[0].abs().sum() > 0

@@ -217,9 +217,16 @@ def test_requires_grad_has_one_entry_for_each_input_and_state():
         FlexSN(lif, 1, 1, 1, requires_grad=(True,))
 
 
-def test_requires_grad_goes_to_the_fused_path(recorded):
-    FlexSN(lif, 1, 1, 1, requires_grad=[True, False])
-    assert recorded[-1].requires_grad == (True, False)
+@pytest.mark.parametrize("mask", [[True, False], [False, True], (False, False), None], ids=str)
+def test_requires_grad_cuts_no_gradient_with_any_backend(mask):
+    gradients = []
+    for backend in ("fused", "torch", "hop"):
+        module = FlexSN(smooth, 1, 1, 1, requires_grad=mask, backend=backend)
+        x, v = torch.ones(3, 2, requires_grad=True), torch.ones(2, requires_grad=True)
+        module.states = [v]
+        gradients.append(torch.autograd.grad(module(x).sum() + module.states[0].sum(), [x, v]))
+    torch.testing.assert_close(gradients[0], gradients[1])
+    torch.testing.assert_close(gradients[2], gradients[1])
 
 
 def test_the_number_of_example_outputs_is_checked():
@@ -471,6 +478,59 @@ def test_another_shape_without_reset_is_an_error_for_single_steps():
         module(torch.randn(3, 4))
 
 
+SWITCHES = {
+    "fused to torch": dict(start=dict(backend="fused"), then=dict(backend="torch")),
+    "fused to hop": dict(start=dict(backend="fused"), then=dict(backend="hop")),
+    "torch to fused": dict(start=dict(backend="torch"), then=dict(backend="fused")),
+    "torch to hop": dict(start=dict(backend="torch"), then=dict(backend="hop")),
+    "stored sequences to torch": dict(
+        start=dict(backend="fused", store_state_seqs=True), then=dict(backend="torch")
+    ),
+    "sequences to single steps": dict(start=dict(backend="fused"), then=dict(step_mode="s")),
+    "single steps to sequences": dict(
+        start=dict(backend="torch", step_mode="s"), then=dict(step_mode="m", backend="fused")
+    ),
+}
+
+
+@pytest.mark.parametrize("assigned", [False, True], ids=["", "from assigned states"])
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_another_shape_is_an_error_after_a_switch_of_backend_or_step_mode(switch, assigned):
+    module = FlexSN(smooth, 1, 1, 1, **SWITCHES[switch]["start"])
+    if assigned:
+        module.states = [torch.ones(3)]
+    module(torch.randn(3) if module.step_mode == "s" else torch.randn(2, 3))
+    for name, value in SWITCHES[switch]["then"].items():
+        setattr(module, name, value)
+    single = module.step_mode == "s"
+    with pytest.raises(ValueError, match=r"call reset\(\) before a batch of another shape"):
+        module(torch.randn(1) if single else torch.randn(2, 1))
+    assert module(torch.randn(3) if single else torch.randn(2, 3)).shape[-1] == 3
+    module.reset()
+    assert module(torch.randn(1) if single else torch.randn(2, 1)).shape[-1] == 1
+
+
+@pytest.mark.parametrize("backend", ["torch", "hop", "fused"])
+def test_an_empty_sequence_of_another_shape_without_reset_is_an_error(backend):
+    module = FlexSN(smooth, 1, 1, 1, backend=backend, example_outputs=[torch.zeros(1)])
+    module(torch.randn(2, 3))
+    with pytest.raises(ValueError, match=r"call reset\(\) before a batch of another shape"):
+        module(torch.randn(0, 1))
+    module.reset()
+    module(torch.randn(0, 1))
+    with pytest.raises(ValueError, match=r"call reset\(\) before a batch of another shape"):
+        module(torch.randn(2, 3))
+
+
+@both_backends
+def test_a_reset_value_of_its_own_shape_is_the_users(backend):
+    module = FlexSN(smooth, 1, 1, 1, backend=backend)
+    module.set_reset_value("states", [torch.ones(3)])
+    for steps in (2, 4):
+        module.reset()
+        assert module(torch.randn(steps, 3)).shape == (steps, 3)
+
+
 def test_torch_backend_takes_assigned_states_of_their_own_shape():
     module = FlexSN(lambda x, v: (x + v.sum(), v * 2), 1, 1, 1, backend="torch")
     module.states = [torch.ones(3)]
@@ -514,6 +574,15 @@ def test_a_state_whose_graph_was_freed_says_what_to_do(backend):
     out = module(x)
     with pytest.raises(RuntimeError, match=detach_or_reset):
         out.sum().backward()
+
+
+def test_an_empty_sequence_leaves_the_mark_of_a_freed_graph():
+    module = FlexSN(smooth, 1, 1, 1, backend="torch", example_outputs=[torch.zeros(3)])
+    x = torch.randn(4, 3, requires_grad=True)
+    module(x).sum().backward()
+    module(x[:0])
+    with pytest.raises(RuntimeError, match=detach_or_reset):
+        module(x).sum().backward()
 
 
 @both_backends

@@ -97,3 +97,55 @@ def test_states_that_are_no_tensors_are_named(states) -> None:
     module.states = states
     with pytest.raises(TypeError, match="state 0 must be a tensor, found"):
         module(torch.ones(2, 3))
+
+
+# ---- errors that name the line and the way out -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "core, text",
+    [
+        (lambda x, v: (x, v.unsqueeze(0)), r"test_guards.py:\d+\): new state 0 has shape \[1, 3\]"),
+        (lambda x, v: (x.unsqueeze(0), v), r"test_guards.py:\d+\): output 0 has shape \[1, 3\]"),
+        (lambda x, v: (torch.tensor(1.0), v + x), r"test_guards.py:\d+\): output 0 has shape \[\]"),
+        (lambda x, v: (x.long(), v), r"test_guards.py:\d+\) gives int64; integers of a step are int32"),
+        (lambda x, v: (x.to(torch.int8), v), r"test_guards.py:\d+\) gives int8; a step works with"),
+        (lambda x, v: (x.data, v), r"test_guards.py:\d+\): .data goes past autograd; write .detach\(\)"),
+    ],
+    ids=["state", "output", "scalar", "int64", "int8", "data"],
+)
+def test_what_cannot_be_fused_is_said_with_its_line_and_the_way_out(core, text: str) -> None:
+    with pytest.raises(ValueError, match=rf'{text}.*otherwise use backend="torch"$'):
+        FlexSN(core, 1, 1, 1)(torch.ones(2, 3))
+
+
+def test_an_input_of_another_type_is_said_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r'input 0 is int64; .*\.int\(\); otherwise use backend="torch"$'):
+        FlexSN(lambda x, v: (x, v + x), 1, 1, 1)(torch.ones(2, 3, dtype=torch.int64))
+
+
+def test_assigned_states_of_another_shape_name_the_way_out() -> None:
+    module = FlexSN(lambda x, v: (x, v + x), 1, 1, 1)
+    module.states = [torch.ones(1)]
+    with pytest.raises(ValueError, match=r'state 0 must have shape \[3\].*use backend="torch", which takes'):
+        module(torch.ones(2, 3))
+
+
+def test_a_function_without_a_derivative_is_named_with_its_line() -> None:
+    module = FlexSN(lambda x, v: (torch.heaviside(x, v) * 2.0, v + x), 1, 1, 1)
+    assert module(torch.ones(2, 3)).shape == (2, 3)
+    with pytest.raises(
+        RuntimeError, match=r'test_guards.py:\d+\): derivative for aten::heaviside .*use backend="torch"'
+    ):
+        module(torch.ones(2, 3, requires_grad=True))
+
+
+def test_a_core_of_torchs_own_modules_names_the_line_of_the_module() -> None:
+    with pytest.raises(ValueError, match=r"torch.addmm \(torch.nn.modules.linear.py:\d+\) multiplies"):
+        FlexSN(nn.Sequential(nn.Linear(3, 3)), 1, 0, 1)(torch.ones(2, 3))
+
+
+def test_a_kernel_says_nothing_of_a_reset_that_it_has_not() -> None:
+    kernel = flexsn.FlexSNKernel(lambda x, v: (x, v + x), 1, 1, 1)
+    with pytest.raises(ValueError, match=r"shape of one step, \[3\], found \[4\] for state 0; expand it$"):
+        kernel(torch.ones(2, 3), torch.ones(4))

@@ -310,3 +310,38 @@ def test_a_fork_is_right_or_says_what_is_wrong(when):
     for ours, right in zip(child[1::2], parent[1::2]):
         # Where autograd has threads of its own, torch refuses to run it in a child, in these words.
         assert ours == right or "autograd's threading in combination with fork" in ours
+
+
+# ---- threads of a kernel -----------------------------------------------------------------------------------
+
+RUNNING_THREADS = """
+    import os, sys, time, torch, flexsn
+
+    def turns():
+        # How often each thread of this process was given a processor.
+        tasks = os.listdir("/proc/self/task")
+        return {task: int(open(f"/proc/self/task/{task}/schedstat").read().split()[2]) for task in tasks}
+
+    def others(count):
+        torch.set_num_threads(count)
+        x = torch.ones(4, 1 << 20)
+        for _ in range(10):
+            flexsn.scan(lambda x, v: (torch.tanh(x + v), v * 0.5 + x), [x], [x[0]])
+            time.sleep(0.2)  # until threads that wait for more work are asleep
+            before = turns()
+            flexsn.scan(lambda x, v: (torch.tanh(x + v), v * 0.5 + x), [x], [x[0]])
+            ran = [task for task, turn in turns().items() if turn != before.get(task)]
+            found = len(set(ran) - {str(os.getpid())})
+            if found:
+                break
+        return found
+
+    print(others(1), others(2) > 0)
+"""
+
+
+@pytest.mark.skipif(
+    not pathlib.Path("/proc/self/schedstat").is_file(), reason="this system does not count turns of threads"
+)
+def test_a_kernel_runs_on_the_threads_of_torch() -> None:
+    assert run_python(RUNNING_THREADS) == "0 True"

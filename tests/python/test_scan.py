@@ -232,7 +232,7 @@ def test_a_core_made_inside_compiled_code_that_captures_is_an_error() -> None:
         (
             (lambda x, v: (x, v), torch.ones(2, 3), torch.ones(4)),
             ValueError,
-            r"state 0 must have shape \[3\], that of one step of the inputs, found \[4\]",
+            r"^flexsn.scan: state 0 must have the shape of one step, \[3\], found \[4\]; expand it$",
         ),
         (
             (lambda x, v, u: x, torch.ones(2, 3), [torch.ones(3), torch.ones(3)]),

@@ -28,7 +28,7 @@ from spikingjelly.logger import logger as sj_logger  # noqa: E402
 from flexsn import base, functional  # noqa: E402
 from flexsn.neuron import FlexSN  # noqa: E402
 
-both_backends = pytest.mark.parametrize("backend", ["torch", "fused"])
+all_backends = pytest.mark.parametrize("backend", ["torch", "fused", "hop"])
 reset_nets = pytest.mark.parametrize("reset_net", [functional.reset_net, sj_functional.reset_net])
 detach_nets = pytest.mark.parametrize("detach_net", [functional.detach_net, sj_functional.detach_net])
 set_step_modes = pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_our_modules_count_as_theirs():
     assert isinstance(module, base.MemoryModule)
 
 
-@both_backends
+@all_backends
 @reset_nets
 def test_reset_net_of_either_resets_both(backend, reset_net, sj_warnings, caplog):
     net = mixed(backend=backend)
@@ -84,7 +84,7 @@ def test_reset_net_of_either_resets_both(backend, reset_net, sj_warnings, caplog
     assert sj_warnings == [] and "flexsn" not in {record.name for record in caplog.records}
 
 
-@both_backends
+@all_backends
 @detach_nets
 def test_detach_net_of_either_detaches_both(backend, detach_net, sj_warnings):
     net = mixed(backend=backend)
@@ -134,7 +134,7 @@ def test_to_functional_forward_of_either_runs_both():
     torch.testing.assert_close(their_states[2], states[1])
 
 
-@both_backends
+@all_backends
 def test_their_functional_forward_runs_ours_alone(backend):
     module = ours(backend)
     x = torch.randn(3, 4)
@@ -143,7 +143,7 @@ def test_their_functional_forward_runs_ours_alone(backend):
     torch.testing.assert_close(module.states, states[0])
 
 
-@both_backends
+@all_backends
 def test_our_modules_keep_their_own_behaviour(backend):
     module = ours(backend, store_state_seqs=True)
     x = torch.randn(3, 4)
@@ -270,7 +270,7 @@ def one_training_step(net: Callable[[Tensor], Tensor], weights: nn.Module, x: Te
     return {"out": out.detach(), **found}
 
 
-@both_backends
+@all_backends
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_spiking_vgg_with_our_neuron_equals_theirs(network, backend, compiled):
     x = torch.randn(3, 2, 3, 32, 32)

@@ -1,0 +1,271 @@
+"""What a core reads beside its arguments may change: the next call sees it, compiled or not, or fails."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import datetime
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from flexsn import FlexSN, _compiling
+
+X = torch.ones(1, 1)
+HERE = sys.modules[__name__]
+compiled_or_not = pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+
+
+class Slope(torch.autograd.Function):
+    """A surrogate that reads an attribute of its own class."""
+
+    slope = 2.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * Slope.slope
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * Slope.slope
+
+
+class Scaled:
+    def __call__(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self.twice(x) * self.factor(1.0), v
+
+    def twice(self, x: Tensor) -> Tensor:
+        return x * 2.0
+
+    @staticmethod
+    def factor(number: float) -> float:
+        return number
+
+
+def helper(x: Tensor) -> Tensor:
+    return x * 2.0
+
+
+SCALE = numpy.float64(2.0)
+TABLE = {"a": 2.0}
+MEMBERS = {1.0, 2.0}
+CHAIN = collections.ChainMap({"a": 2.0}, {"b": 1.0})
+CONTEXT = contextvars.ContextVar("CONTEXT", default=2.0)
+LOCAL = threading.local()
+LOCAL.scale = 2.0
+NUMBERS = array.array("d", [2.0])
+BYTES = bytearray([2])
+
+
+def by(scale: Callable[[], Any]) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A core that reads its scale from somewhere."""
+    return lambda x, v: (x * scale(), v)
+
+
+#: a core that gives 2, and what makes it give something else
+SEEN: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], Any]]] = {
+    "a helper function": (
+        lambda x, v: (helper(x), v),
+        lambda patch: patch.setattr(HERE, "helper", lambda x: x * 3.0),
+    ),
+    "a method": (Scaled(), lambda patch: patch.setattr(Scaled, "twice", lambda self, x: x * 3.0)),
+    "a static method": (
+        Scaled(),
+        lambda patch: patch.setattr(Scaled, "factor", staticmethod(lambda number: number * 5.0)),
+    ),
+    "an attribute of an autograd.Function": (
+        lambda x, v: (Slope.apply(x), v),
+        lambda patch: patch.setattr(Slope, "slope", 3.0),
+    ),
+    "a NumPy scalar": (by(lambda: SCALE), lambda patch: patch.setattr(HERE, "SCALE", numpy.float64(3.0))),
+    "a new key": (by(lambda: sum(TABLE.values())), lambda patch: patch.setitem(TABLE, "b", 1.0)),
+    "a new member": (by(lambda: float(len(MEMBERS))), lambda patch: MEMBERS.add(3.0)),
+    "a ChainMap": (by(lambda: CHAIN["a"]), lambda patch: patch.setitem(CHAIN.maps[0], "a", 3.0)),
+    "a context variable": (by(lambda: CONTEXT.get()), lambda patch: CONTEXT.set(3.0)),
+    "a thread's own value": (by(lambda: LOCAL.scale), lambda patch: patch.setattr(LOCAL, "scale", 3.0)),
+    "an array": (by(lambda: NUMBERS[0]), lambda patch: NUMBERS.__setitem__(0, 3.0)),
+    "a bytearray": (by(lambda: float(BYTES[0])), lambda patch: BYTES.__setitem__(0, 3)),
+    "os.environ": (
+        by(lambda: float(os.environ.get("FLEXSN_TEST_SCALE", 2))),
+        lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),
+    ),
+    "os.getenv": (
+        by(lambda: float(os.getenv("FLEXSN_TEST_SCALE", "2"))),
+        lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),
+    ),
+}
+
+
+@compiled_or_not
+@pytest.mark.parametrize("what", SEEN)
+def test_a_change_is_seen_by_the_next_call(
+    what: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, change = SEEN[what]
+    module = FlexSN(core, 1, 1, 1)
+    call = torch.compile(module, fullgraph=True, backend="eager") if compiled else module
+
+    def run() -> list[float]:
+        before = call(X).item()
+        with monkeypatch.context() as patch:
+            change(patch)
+            module.reset()
+            return [before, call(X).item()]
+
+    before, after = contextvars.copy_context().run(run)
+    assert before == 2.0 and after != 2.0
+    MEMBERS.discard(3.0)
+    NUMBERS[0], BYTES[0] = 2.0, 2
+    module.reset()
+    assert call(X).item() == 2.0
+
+
+def test_a_threads_own_value_is_that_of_the_calling_thread() -> None:
+    module, found = FlexSN(by(lambda: LOCAL.scale), 1, 1, 1), []
+
+    def run() -> None:
+        LOCAL.scale = 5.0
+        found.append(module(X).item())
+
+    assert module(X).item() == 2.0
+    module.reset()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [5.0]
+
+
+def test_compiled_code_is_used_again_while_nothing_changes() -> None:
+    graphs = []
+    module = FlexSN(Scaled(), 1, 1, 1)
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    call = torch.compile(module, fullgraph=True, backend=backend)
+    for _ in range(4):
+        module.reset()
+        call(X)
+    assert len(graphs) == 1
+
+
+def test_an_equal_value_in_place_of_another_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = FlexSN(by(lambda: SCALE), 1, 1, 1)
+    call = torch.compile(module, fullgraph=True, backend="eager")
+    call(X)
+    module.reset()
+    monkeypatch.setattr(HERE, "SCALE", numpy.float64(2.0))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert call(X).item() == 2.0
+
+
+@pytest.mark.parametrize("what", ["an attribute of an autograd.Function", "a helper function"])
+def test_a_torch_without_our_guards_still_compiles(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiling, "guard", lambda *_: False)
+    module = FlexSN(SEEN[what][0], 1, 1, 1)
+    assert torch.compile(module, fullgraph=True, backend="eager")(X).item() == 2.0
+
+
+def test_a_torch_without_our_guards_still_sees_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiling, "guard", lambda *_: False)
+    core = Scaled()
+    core.factor = 3.0
+    module = FlexSN(lambda x, v: (x * core.factor, v), 1, 1, 1)
+    call = torch.compile(module, fullgraph=True, backend="eager")
+    assert call(X).item() == 3.0
+    core.factor = 4.0
+    module.reset()
+    assert call(X).item() == 4.0
+
+
+# ---- what is another thing at each call --------------------------------------------------------------------
+
+COUNTER = itertools.count()
+GENERATED = (number for number in range(10))
+GENERATOR = numpy.random.default_rng(1)
+DICE = random.Random(1)
+
+
+def imported(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    from time import monotonic
+
+    return x * monotonic(), v
+
+
+REFUSED = {
+    "time.time": by(lambda: time.time()),
+    "time.perf_counter": by(lambda: perf_counter()),
+    "time.monotonic": imported,
+    "datetime.datetime.now": by(lambda: datetime.datetime.now().second),
+    "os.urandom": by(lambda: os.urandom(1)[0]),
+    r"an iterator \(count\)": by(lambda: next(COUNTER)),
+    r"an iterator \(generator\)": by(lambda: next(GENERATED)),
+    r"a generator of random numbers \(Generator\)": by(lambda: GENERATOR.random()),
+    r"a generator of random numbers \(Random\)": by(lambda: DICE.random()),
+    "torch.is_grad_enabled": by(lambda: 2.0 if torch.is_grad_enabled() else 1.0),
+    "torch.is_inference_mode_enabled": by(lambda: 2.0 if torch.is_inference_mode_enabled() else 1.0),
+    "torch.is_autocast_enabled": by(lambda: 2.0 if torch.is_autocast_enabled("cpu") else 1.0),
+}
+
+
+@compiled_or_not
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_another_thing_at_each_call_is_refused(what: str, compiled: bool) -> None:
+    module = FlexSN(REFUSED[what], 1, 1, 1)
+    call = torch.compile(module, fullgraph=True, backend="eager") if compiled else module
+    with pytest.raises(
+        Exception,
+        match=rf"\(.*\) reads {what}, which may be something else at each call, .* backend=\"torch\"",
+    ):
+        call(X)
+
+
+def test_the_line_that_reads_the_time_is_named() -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x * time.time(), v
+
+    line = core.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"test_changes.py:{line}\) reads time.time"):
+        FlexSN(core, 1, 1, 1)(X)
+
+
+def test_a_module_of_which_nothing_changing_is_read_may_be_named() -> None:
+    assert FlexSN(lambda x, v: (x * len(time.tzname), v), 1, 1, 1)(X).item() == len(time.tzname)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["requires_grad", "is_leaf", "grad_fn", "grad", "_version", "is_contiguous()", "stride(0)", "data_ptr()",
+     "storage_offset()", "is_inference()", "is_shared()"],
+)  # fmt: skip
+def test_how_a_tensor_came_to_be_or_lies_in_memory_cannot_be_read(name: str) -> None:
+    core = eval(f"lambda x, v: (x * (2.0 if x.{name} else 1.0), v + x)")
+    with pytest.raises(ValueError, match=rf":1\): reads .{name.split('(')[0]} of a tensor, .*choose outside"):
+        FlexSN(core, 1, 1, 1)(X)
+
+
+def test_requires_grad_of_a_captured_tensor_may_be_read() -> None:
+    level = torch.ones(1, requires_grad=True)
+    module = FlexSN(lambda x, v: (x * level * (2.0 if level.requires_grad else 1.0), v + x), 1, 1, 1)
+    assert module(X).item() == 2.0
+    level.requires_grad_(False)
+    module.reset()
+    assert module(X).item() == 1.0
+
+
+def test_torchs_own_functions_may_read_what_they_like() -> None:
+    module = FlexSN(lambda x, v: (torch.nn.functional.gelu(x), v + x), 1, 1, 1)
+    assert module(X).shape == X.shape
