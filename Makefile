@@ -3,8 +3,9 @@
 export JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 FUNCTIONS ?=
+export PYTHON ?=
 
-.PHONY: help demo test test-asan test-exhaustive bench lint format fuzz setup clean
+.PHONY: help demo test test-asan test-exhaustive test-gpu bench bench-gpu lint format fuzz setup clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +14,7 @@ help:
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
 	@echo "make bench      run the benchmarks; prints tables, writes build/*bench.json; half an hour with torch.compile"
+	@echo "make test-gpu, make bench-gpu   what needs an NVIDIA GPU; PYTHON=... is the python whose torch sees it"
 	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
 	@echo "make lint       check format and rules of the sources"
 	@echo "make format     apply the format"
@@ -50,6 +52,13 @@ bench:
 	@! [ -x build-release/flexsn_bench ] || build-release/flexsn_bench --benchmark_out=build/core_bench.json --benchmark_out_format=json
 	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/bench.json
 	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/torch_bench.py --out build/torch_bench.json
+	@! [ -x build/flexsn_train_libtorch ] || .venv/bin/python bench/libtorch_bench.py
+
+test-gpu:
+	@tools/gpu.sh test
+
+bench-gpu:
+	@tools/gpu.sh bench
 
 fuzz:
 	@tools/setup.sh fuzz
@@ -69,4 +78,4 @@ setup:
 	@tools/venv.sh
 
 clean:
-	rm -rf build build-release build-asan build-fuzz
+	rm -rf build build-release build-asan build-fuzz build-gpu

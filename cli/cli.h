@@ -27,6 +27,7 @@ struct Request {
   std::string what;                  ///< list: ops, neurons or targets; cache: info or clear
   std::vector<std::string> neurons;  ///< a file, "-", or a built-in name with options
   std::string stage, kind, emit, dtype, steps, elements, shape, seed, csv;
+  std::string format, output;                ///< of export
   std::string budget, costs, save, segment;  ///< of training
   std::vector<std::string> inputs, params, param_shapes, wanted, arriving;
   bool canonical = false, locations = false, json = false, sequences = false, given_states = false,
@@ -42,6 +43,7 @@ struct Outcome {
 
 Outcome list(const Request& request);
 Outcome show(const Request& request);
+Outcome export_neuron(const Request& request);
 Outcome explain(const Request& request);
 Outcome simulate(const Request& request);
 Outcome check(const Request& request);

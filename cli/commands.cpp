@@ -6,6 +6,7 @@
 
 #include "cli.h"
 #include "error.h"
+#include "export.h"
 #include "flexsn/flexsn.h"
 
 namespace cli {
@@ -238,19 +239,39 @@ Outcome list(const Request& request) {
 
 namespace {
 
-/// The code of one kernel.
+const std::vector<std::string> kinds = {"inference", "inference_final_state", "forward", "backward"};
+
+/// The options of training, with the costs of a GPU where none are chosen.
+flexsn::Training gpu_training_of(const Request& request) {
+  flexsn::Training training = training_of(request);
+  if (request.costs.empty()) training.costs = flexsn::cost_model_named("gpu");
+  return training;
+}
+
+/// The code of one kernel, or a module of all.
 Outcome emitted(const Request& request) {
   if (!request.stage.empty())
     throw WrongUse("--stage and --emit cannot be joined: code is what comes after the last stage; give one");
   if (request.canonical || request.locations)
     throw WrongUse("--canonical and --locations are about graphs; they have no meaning with --emit");
-  const auto what = static_cast<flexsn::Listing>(choice("--emit", request.emit, {"llvm", "asm"}));
-  const std::vector<std::string> kinds = {"inference", "inference_final_state", "forward", "backward"};
-  const std::size_t kind = request.kind.empty() ? 1 : choice("--kind", request.kind, kinds);
+  const std::size_t what = choice("--emit", request.emit, {"llvm", "asm", "triton", "cuda"});
   const flexsn::Neuron neuron = neuron_of(request);
-  const std::string text = flexsn::emit(neuron, static_cast<flexsn::Kind>(kind), what, training_of(request));
+  if (request.emit == "triton") {
+    if (!request.kind.empty())
+      throw WrongUse("--kind has no meaning with --emit triton: the module holds all kinds");
+    const std::string text = flexsn::exported(neuron, "triton", {}, gpu_training_of(request));
+    return {request.json ? dumped({{"neuron", neuron.name()}, {"code", request.emit}, {"text", text}})
+                         : text};
+  }
+  const std::size_t place = request.kind.empty() ? 1 : choice("--kind", request.kind, kinds);
+  const auto kind = static_cast<flexsn::Kind>(place);
+  const std::string text =
+      request.emit == "cuda"
+          ? flexsn::exported(neuron, "cuda", kind, gpu_training_of(request))
+          : flexsn::emit(neuron, kind, static_cast<flexsn::Listing>(what), training_of(request));
   if (!request.json) return {text};
-  return {dumped({{"neuron", neuron.name()}, {"kind", kinds[kind]}, {"code", request.emit}, {"text", text}})};
+  return {
+      dumped({{"neuron", neuron.name()}, {"kind", kinds[place]}, {"code", request.emit}, {"text", text}})};
 }
 
 }  // namespace
@@ -290,6 +311,29 @@ Outcome show(const Request& request) {
                   {"stage", stages[stage]},
                   {"canonical", request.canonical},
                   {"text", text}})};
+}
+
+Outcome export_neuron(const Request& request) {
+  const std::map<std::string, std::string> endings = {{".py", "triton"}, {".cu", "cuda"}, {".fsn", "fsn"}};
+  std::string format = request.format;
+  if (format.empty()) {
+    const auto found = endings.find(std::filesystem::path(request.output).extension().string());
+    if (found == endings.end())
+      throw WrongUse(
+          "--format is missing: triton, cuda or fsn; it can be left out where -o names a file that "
+          "ends in .py, .cu or .fsn");
+    format = found->second;
+  }
+  choice("--format", format, flexsn::export_formats());
+  std::optional<flexsn::Kind> kind;
+  if (!request.kind.empty()) {
+    kind = static_cast<flexsn::Kind>(choice("--kind", request.kind, kinds));
+    if (format != "cuda") throw WrongUse("--kind is for --format cuda, which is one kernel; leave it out");
+  }
+  const std::string text = flexsn::exported(neuron_of(request), format, kind, gpu_training_of(request));
+  if (request.output.empty()) return {text};
+  write_text(request.output, text);
+  return {""};
 }
 
 Outcome explain(const Request& request) {

@@ -31,6 +31,8 @@ const Command commands[] = {
      "flexsn list neurons", cli::list},
     {"show", "Print a neuron as .fsn text, at any stage of the compiler", a_neuron,
      "flexsn show lif:tau=3,v_reset=none --stage expanded", cli::show},
+    {"export", "Write a neuron as a file that others read: a Triton module, CUDA C++, .fsn text", a_neuron,
+     "flexsn export plif --format triton -o plif_triton.py", cli::export_neuron},
     {"explain", "Say what runs of a neuron will do: ops, kernels, traffic, what is saved and why", a_neuron,
      "flexsn explain plif --T 8 --N 4194304 --budget 5", cli::explain},
     {"simulate", "Run a neuron over time and give every step as a row of CSV", a_neuron,
@@ -74,10 +76,11 @@ class Arguments {
     if (name == "list") sub.add_option("WHAT", request.what, "ops, neurons or targets")->required();
     if (name == "cache") sub.add_option("WHAT", request.what, "info or clear")->required();
     if (name == "check") neuron(sub.add_option("FILE|NAME", request.neurons));
-    if (name == "show" || name == "explain" || name == "simulate" || name == "bench")
+    if (name == "show" || name == "export" || name == "explain" || name == "simulate" || name == "bench")
       neuron(sub.add_option_function<std::string>(
           "FILE|NAME", [this](const std::string& word) { request.neurons = {word}; }));
-    if (name == "show" || name == "explain" || name == "simulate" || name == "check" || name == "bench")
+    if (name == "show" || name == "export" || name == "explain" || name == "simulate" || name == "check" ||
+        name == "bench")
       text(sub, "--dtype", request.dtype, "TYPE",
            "Type a built-in neuron is traced for: f32 (default), f64, f16, bf16");
     if (name == "show") {
@@ -87,9 +90,18 @@ class Arguments {
       text(sub, "--kind", request.kind, "KIND",
            "With --stage plan or --emit: inference, inference_final_state,\n"
            "forward or backward; by default the two of training, or inference");
-      text(sub, "--emit", request.emit, "CODE", "The kernel's code instead: llvm or asm");
+      text(sub, "--emit", request.emit, "CODE",
+           "The code instead: llvm, asm or cuda (a kernel), triton (a module)");
       sub.add_flag("--canonical", request.canonical, "Without names: equal texts mean the same neuron");
       sub.add_flag("--locations", request.locations, "With the line each op was written on");
+    }
+    if (name == "export") {
+      text(
+          sub, "--format", request.format, "FORMAT",
+          "triton (a Python module), cuda (C++ of one kernel) or fsn;\nby default what the file's name says");
+      text(sub, "-o,--output", request.output, "FILE", "Write there instead of standard output");
+      text(sub, "--kind", request.kind, "KIND",
+           "With --format cuda: inference, inference_final_state (default),\nforward or backward");
     }
     if (name == "simulate") {
       many(sub, "--input", request.inputs, "[NAME=]SPEC",
@@ -115,14 +127,14 @@ class Arguments {
       sub.add_flag("--given-states", request.given_states,
                    "States come from memory and their gradients are wanted");
     }
-    if (name == "show" || name == "explain" || name == "bench") {
+    if (name == "show" || name == "export" || name == "explain" || name == "bench") {
       many(sub, "--wanted", request.wanted, "NAME", "Argument whose gradient is wanted; by default all");
       many(sub, "--arriving", request.arriving, "NAME", "Output that has a gradient; by default all");
       text(sub, "--budget", request.budget, "BYTES",
            "Most bytes kept from forward to backward per element and\nstep, inputs that are read again "
            "included");
       text(sub, "--costs", request.costs, "MODEL",
-           "What arithmetic costs beside memory: cpu (default), gpu,\nor bytes (nothing)");
+           "What arithmetic costs beside memory: cpu (default, of export gpu),\ngpu or bytes (nothing)");
       text(sub, "--save", request.save, "HOW", "automatic (default), everything, per_step or rebuild");
       text(sub, "--segment", request.segment, "STEPS", "Steps between checkpoints, a power of two");
       sub.add_flag("--sequences", request.sequences, "Forward gives every state, not only the last");
@@ -130,7 +142,7 @@ class Arguments {
     if (name == "check")
       sub.add_flag("--digest", request.digest, "Print one line that is the same on every machine");
     if (name == "check") text(sub, "--seed", request.seed, "NUMBER", "Seed of the random data: 0 by default");
-    if (name != "simulate") sub.add_flag("--json", request.json, "Print one JSON value");
+    if (name != "simulate" && name != "export") sub.add_flag("--json", request.json, "Print one JSON value");
   }
 
   /// An empty value would read as "not given", and none of these options has a use for one.

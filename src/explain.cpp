@@ -3,8 +3,9 @@
 #include <cstdio>
 
 #include "compile.h"
+#include "cuda_shape.h"
 #include "error.h"
-#include "execute.h"
+#include "executable.h"
 #include "expand.h"
 #include "ops.h"
 #include "reduce.h"
@@ -92,6 +93,7 @@ class Explainer {
   Explanation run() {
     explain_ops();
     const Plan inference = plan_of(step_, Kind::inference_final_state, options_.training, layout_);
+    add_gpu_shape("inference_final_state", inference);
     add_kernel(out_.inference, "inference_final_state", inference);
     out_.inference_passes = passes(out_.inference);
     try {
@@ -328,6 +330,8 @@ class Explainer {
 
   void explain_training(const Lowered& lowered) {
     const Plan &forward = lowered.plans.forward, &backward = lowered.plans.backward;
+    add_gpu_shape("forward", forward);
+    add_gpu_shape("backward", backward);
     const Partition& parts = lowered.parts;
     add_kernel(out_.training, "forward", forward);
     add_kernel(out_.training, "backward", backward);
@@ -410,6 +414,20 @@ class Explainer {
     return names.empty() ? "step and element numbers" : list_of(names);
   }
 
+  /// How a kernel is cut for a GPU, and what the compiler makes of it where there is one.
+  void add_gpu_shape(std::string_view kernel, const Plan& plan) {
+    if (options_.training.costs.name != "gpu") return;
+    const CudaShape shape = cuda_shape(plan);
+    gpu_ += join("  ", kernel, ": ", counted(shape.options.vector, "element"), " a thread, ",
+                 counted(shape.options.unroll, "step"), " loaded at once, about ", shape.registers(),
+                 " registers for values, ", counted(shape.ops, "exact op"), " a step");
+    if (cuda_absent().empty())
+      for (const CudaFigures& entry : cuda_figures(plan, 0))
+        gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
+                     " bytes that did not fit");
+    gpu_ += "\n";
+  }
+
   // ---- in words ------------------------------------------------------------------------------------
 
   std::string text() const {
@@ -429,8 +447,8 @@ class Explainer {
         "; states ", options_.given_states ? "are given" : "start at their initial values", "\n",
         params_text(), "\ninference: ", counted(static_cast<std::int64_t>(out_.inference.size()), "launch"),
         ", ", decimal(out_.inference_passes), " passes\n", table(out_.inference));
-    return text +
-           (out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n");
+    text += out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n";
+    return gpu_.empty() ? text : join(text, "\non a GPU\n", gpu_);
   }
 
   std::string params_text() const {
@@ -501,6 +519,7 @@ class Explainer {
   std::vector<Place> places_;      ///< for each argument of the step; of parameters only
   std::vector<std::string> full_;  ///< per-step parameters that are read like inputs
   Explanation out_;
+  std::string gpu_;  ///< how kernels are cut for a GPU, in words
 };
 
 }  // namespace

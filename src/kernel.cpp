@@ -6,7 +6,6 @@
 
 #include "bind.h"
 #include "kernels.h"
-#include "param_sums.h"
 
 namespace flexsn {
 
@@ -14,7 +13,7 @@ using namespace ir;
 
 namespace {
 
-constexpr std::int64_t alignment = 64;
+constexpr std::int64_t host_alignment = 64, gpu_alignment = 256;
 
 std::int64_t bytes_of(Mem mem) { return static_cast<std::int64_t>(size_of(mem)); }
 
@@ -106,25 +105,31 @@ struct RunState {
   const Kernels* kernels = nullptr;  ///< those of `kernel`
   Extent extent;
   std::int64_t elements = 1, first_step = 0;
+  void* stream = nullptr;
   struct BoundParam {
     View view;
     Shape shape;
     Broadcast broadcast;
+    bool host = true;  ///< its values lie in the host's memory
   };
   std::map<int, View> inputs, first, last, sequences, outputs;  ///< by argument; outputs by result
   std::map<int, BoundParam> params;
   std::map<int, Array> defaults, spread;
+  std::vector<std::shared_ptr<void>> expanded;  ///< parameters spread out on a GPU, while a run is queued
   /// Where each of the buffers that only forward and backward share lies, after the stamp at the start, and
   /// how large all of them are.
   struct Room {
     std::map<std::pair<Holds, int>, std::int64_t> places;
-    std::int64_t bytes = alignment;
+    std::int64_t bytes = 0;
+    std::int64_t scratch = 0;  ///< where the memory for sums of parameter gradients starts
   };
   const void* forwarded = nullptr;  ///< the workspace that forward filled
   std::uint64_t stamp = 0;          ///< what forward left at its start
   Room forwarded_room;
 
   const Graph& step() const { return kernels->step(); }
+  bool on_gpu() const { return kernels->options().target == "cuda"; }
+  int device() const { return kernels->options().device; }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
@@ -153,9 +158,21 @@ struct RunState {
     fail("there is no output '", name, "'", did_you_mean(name, names));
   }
 
-  /// `view` holds `rows` rows of `row` elements of `mem`.
+  /// What a GPU reads and writes must be in its memory.
+  void check_place(const std::string& what, const void* data) const {
+    if (!on_gpu()) return;
+    const std::optional<int> place = cuda_device_of(data, device());
+    if (!place)
+      fail(what, " lies in the host's memory, but the kernel runs on CUDA device ", device(),
+           "; copy it there");
+    if (*place != device())
+      fail(what, " lies on CUDA device ", *place, ", but the kernel runs on device ", device(),
+           "; copy it there, or compile with options.device = ", *place);
+  }
+
+  /// `view` holds `rows` rows of `row` elements of `mem`; `by_value`: it may lie in the host's memory.
   void check(const std::string& what, const View& view, Mem mem, std::int64_t rows, std::int64_t row,
-             bool written) const {
+             bool written, bool by_value = false) const {
     if (view.type() != mem)
       fail(what, " must be ", name_of(mem), ", found ", name_of(view.type()),
            "; convert it, or trace the neuron for another type");
@@ -172,11 +189,13 @@ struct RunState {
       fail(what, " must have ", needed, " elements (", shape_text(extent), "), found ", view.count());
     if (view.data() == nullptr && needed > 0) fail(what, " has no memory: its pointer is null");
     if (written && !view.writable()) fail(what, " is written, but its memory is constant");
+    if (needed > 0 && !by_value) check_place(what, view.data());
   }
 
   /// What the values of a parameter are may change between a run and the next.
   void check_ranges() const {
     for (const auto& [index, param] : params) {
+      if (!param.host) continue;
       const Argument& argument = step().arguments[index];
       const std::int64_t rows = argument.per_step ? extent.steps : 1;
       const std::string wrong = out_of_range(argument, param.view.data(), rows * elements_of(param.shape));
@@ -251,22 +270,34 @@ struct RunState {
     const Argument& argument = step().arguments[index];
     if (argument.role == Role::param && !argument.has_default)
       fail("param '", argument.name, "' is not bound and has no default");
-    return {
-        .data =
-            defaults.try_emplace(index, argument.mem, Shape{1}, argument.initial).first->second.bytes.data()};
+    Array& made = defaults.try_emplace(index, argument.mem, Shape{1}, argument.initial).first->second;
+    return {.data = made.bytes.data(), .host = true};
   }
 
   Bound bound_param(int index) {
     const auto found = params.find(index);
     if (found == params.end()) return standing(index);
-    const auto& [view, shape, broadcast] = found->second;
+    const auto& [view, shape, broadcast, host] = found->second;
     const bool per_step = step().arguments[index].per_step;
     if (!broadcast.spread)
       return {.data = view.data(),
               .row_stride = per_step ? elements_of(shape) : 0,
               .inner = broadcast.inner,
-              .count = broadcast.count};
+              .count = broadcast.count,
+              .host = host};
     const std::int64_t rows = per_step ? extent.steps : 1;
+    if (on_gpu()) {
+      if (rows * elements == 0) return {.data = view.data(), .row_stride = 0};
+      void* out = cuda_allocate(rows * elements * bytes_of(view.type()), device(), stream);
+      expanded.emplace_back(out, [at = device(), on = stream](void* data) {
+        try {
+          cuda_free(data, at, on);
+        } catch (const UserError&) {  // the stream has failed, which whoever waits for it is told
+        }
+      });
+      cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
+      return {.data = out, .row_stride = per_step ? elements : 0};
+    }
     Array& out = spread[index];
     out = Array(view.type(), {rows * elements});
     spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out.bytes.data());
@@ -307,8 +338,19 @@ struct RunState {
   }
 
   PlanRun plan_run() const {
-    return {.steps = extent.steps, .elements = elements, .first_step = first_step, .buffers = {}};
+    return {.steps = extent.steps,
+            .elements = elements,
+            .first_step = first_step,
+            .buffers = {},
+            .device = device(),
+            .stream = stream};
   }
+
+  /// Gives expanded parameters back when a run is queued, or could not be.
+  struct Release {
+    std::vector<std::shared_ptr<void>>& list;
+    ~Release() { list.clear(); }
+  };
 
   /// A run of a forward kind; `own` gives the buffers that are not the caller's.
   PlanRun forward_run(const Plan& plan, const std::function<Bound(const Buffer&)>& own) {
@@ -325,15 +367,25 @@ struct RunState {
     check_overlaps(bound_regions(nullptr, false));
     const Kind kind = sequences.empty() ? Kind::inference_final_state : Kind::inference;
     const std::shared_ptr<const Executable> executable = kernels->executable(kind, layout());
+    const Release release{expanded};
     executable->run(forward_run(executable->plan(), [](const Buffer&) { return Bound{}; }),
                     kernels->threads());
   }
 
   // ---- the workspace ---------------------------------------------------------------------------------
 
+  /// The gradient that a buffer of backward is for, without the place where it goes.
+  ParamGradient param_gradient(const Plan& plan, int buffer) const {
+    const int index = plan.buffers[buffer].index;
+    const auto found = params.find(index);
+    return {.buffer = buffer,
+            .mem = step().arguments[index].mem,
+            .shape = found == params.end() ? Shape{} : found->second.shape};
+  }
+
   Room room() {
     kernels->require_training();
-    Room room;
+    Room room{.places = {}, .bytes = alignment()};
     for (Kind kind : {Kind::forward, Kind::backward}) {
       const std::shared_ptr<const Executable> executable = kernels->executable(kind, layout());
       for (const Buffer& buffer : executable->plan().buffers) {
@@ -343,20 +395,27 @@ struct RunState {
         const bool unbound = (buffer.holds == Holds::output && !outputs.contains(buffer.index)) ||
                              (buffer.holds == Holds::state_sequence && !sequences.contains(buffer.index));
         const bool own = buffer.holds == Holds::saved || buffer.holds == Holds::checkpoint ||
-                         buffer.holds == Holds::grad_param ||
                          (again && (unbound || buffer.holds == Holds::first_state));
         if (!own || room.places.contains({buffer.holds, buffer.index})) continue;
         room.places[{buffer.holds, buffer.index}] = room.bytes;
         const std::int64_t bytes =
             rows_of(executable->plan(), buffer, extent.steps) * elements * bytes_of(buffer.mem);
-        room.bytes += (bytes + alignment - 1) / alignment * alignment;
+        room.bytes += (bytes + alignment() - 1) / alignment() * alignment();
       }
     }
+    room.scratch = room.bytes;
+    const std::shared_ptr<const Executable> backward = kernels->executable(Kind::backward, layout());
+    ParamGradients all{.step = extent.shape};
+    for (std::size_t b = 0; b < backward->plan().buffers.size(); ++b)
+      if (backward->plan().buffers[b].holds == Holds::grad_param)
+        all.list.push_back(param_gradient(backward->plan(), static_cast<int>(b)));
+    room.bytes += backward->scratch_bytes(extent.steps, all, Scratch::any_plan);
     return room;
   }
 
   /// Bytes of a workspace, wherever it starts.
-  static std::int64_t workspace_bytes(const Room& room) { return room.bytes + alignment; }
+  std::int64_t workspace_bytes(const Room& room) const { return room.bytes + alignment(); }
+  std::int64_t alignment() const { return on_gpu() ? gpu_alignment : host_alignment; }
 
   std::byte* base(const View& workspace, const Room& room) const {
     if (workspace.count() * bytes_of(workspace.type()) < workspace_bytes(room))
@@ -364,8 +423,9 @@ struct RunState {
            workspace.count() * bytes_of(workspace.type()), "; ask workspace_bytes() for the number");
     if (!workspace.writable()) fail("the workspace is written, but its memory is constant");
     if (workspace.data() == nullptr) fail("the workspace has no memory: its pointer is null");
-    const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-    return static_cast<std::byte*>(workspace.data()) + (alignment - address % alignment) % alignment;
+    check_place("the workspace", workspace.data());
+    const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(workspace.data()));
+    return static_cast<std::byte*>(workspace.data()) + (alignment() - address % alignment()) % alignment();
   }
 
   Bound from_workspace(std::byte* start, const Room& room, const Buffer& buffer) const {
@@ -384,18 +444,27 @@ struct RunState {
     check_ranges();
     check_overlaps(bound_regions(&workspace, false));
     const std::shared_ptr<const Executable> executable = kernels->executable(Kind::forward, layout());
+    forwarded = nullptr;
+    const Release release{expanded};
     const PlanRun run = forward_run(executable->plan(), [&](const Buffer& buffer) {
       return buffer.write ? from_workspace(start, space, buffer) : Bound{};
     });
-    forwarded = nullptr;
+    kernels->prepare_training(layout(), run, [&](const Buffer& buffer) {
+      return buffer.holds == Holds::grad_first_state ? first.contains(buffer.index) : !buffer.optional;
+    });
+    // What lies on a GPU cannot be looked at without waiting for it.
     stamp = next_stamp();
-    std::memcpy(start, &stamp, sizeof stamp);
+    if (!on_gpu()) std::memcpy(start, &stamp, sizeof stamp);
     const Plan& backward = kernels->executable(Kind::backward, layout())->plan();
     for (const Buffer& buffer : backward.buffers) {
       const auto found = first.find(buffer.index);
-      if (buffer.holds == Holds::first_state && found != first.end() && elements > 0)
-        std::memcpy(from_workspace(start, space, buffer).data, found->second.data(),
-                    static_cast<std::size_t>(elements * bytes_of(buffer.mem)));
+      if (buffer.holds != Holds::first_state || found == first.end() || elements == 0) continue;
+      void* to = from_workspace(start, space, buffer).data;
+      const std::int64_t bytes = elements * bytes_of(buffer.mem);
+      if (on_gpu())
+        cuda_copy(to, found->second.data(), bytes, device(), stream);
+      else
+        std::memcpy(to, found->second.data(), static_cast<std::size_t>(bytes));
     }
     executable->run(run, kernels->threads());
     forwarded = workspace.data();
@@ -486,7 +555,7 @@ struct RunState {
       fail("backward needs what forward left in this workspace; run forward on it first");
     const Room& space = forwarded_room;
     std::byte* start = base(workspace, space);
-    if (std::memcmp(start, &stamp, sizeof stamp) != 0)
+    if (!on_gpu() && std::memcmp(start, &stamp, sizeof stamp) != 0)
       fail(
           "another forward has used this workspace since, or something else has written to it; give each run "
           "a workspace of its own, and run forward again");
@@ -495,18 +564,22 @@ struct RunState {
     check_overlaps(regions);
     const std::shared_ptr<const Executable> executable =
         kernels->executable(Kind::backward, layout(), absent_in(arriving));
+    const Plan& plan = executable->plan();
+    const Release release{expanded};
     PlanRun run = plan_run();
-    std::vector<const Buffer*> sums;
-    for (const Buffer& buffer : executable->plan().buffers) {
+    ParamGradients sums{.step = extent.shape, .scratch = start + space.scratch};
+    for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+      const Buffer& buffer = plan.buffers[b];
       const auto view_in = [&](const Views& views) {
         const auto found = views.find(name_for(buffer));
         return found == views.end() ? Bound{} : rows_of_view(found->second);
       };
       Bound given;
       if (buffer.holds == Holds::grad_param) {
-        if (wanted.contains(name_for(buffer))) {
-          given = from_workspace(start, space, buffer);
-          sums.push_back(&buffer);
+        if (const auto found = wanted.find(name_for(buffer)); found != wanted.end()) {
+          ParamGradient& gradient = sums.list.emplace_back(param_gradient(plan, static_cast<int>(b)));
+          gradient.to = found->second.data();
+          gradient.row_stride = found->second.row_stride().value_or(elements_of(gradient.shape));
         }
       } else if (buffer.holds >= Holds::grad_input) {
         given = view_in(wanted);
@@ -520,16 +593,7 @@ struct RunState {
       }
       run.buffers.push_back(given);
     }
-    executable->run(run, kernels->threads());
-    for (const Buffer* buffer : sums) {
-      const Bound rows = from_workspace(start, space, *buffer);
-      const View& to = wanted.at(name_for(*buffer));
-      const auto found = params.find(buffer->index);
-      const Shape shape = found == params.end() ? Shape{} : found->second.shape;
-      store_param_gradient(step().arguments[buffer->index], rows.data, rows.row_stride, extent.steps,
-                           extent.shape, shape, to.data(), to.row_stride().value_or(elements_of(shape)),
-                           kernels->threads());
-    }
+    executable->run_backward(std::move(run), sums, kernels->threads());
   }
 };
 
@@ -564,14 +628,19 @@ Run& Run::param(const std::string& name, const View& view, std::vector<std::int6
         text_of(run.extent.shape),
         "; each dimension, counted from the right, must be 1 or equal, and there may be no more of them");
   const std::int64_t row = elements_of(shape);
+  const bool by_value = found->map == Map::scalar && !argument.per_step;
   run.check(join("param '", name, "' of shape ", text_of(given)), view, argument.mem,
-            argument.per_step ? run.extent.steps : 1, row, false);
+            argument.per_step ? run.extent.steps : 1, row, false, by_value);
   if (view.row_stride().value_or(row) != row && argument.per_step)
     run.fail("param '", name, "' must have its rows side by side");
-  const std::string wrong =
-      out_of_range(argument, view.data(), argument.per_step ? run.extent.steps * row : row);
-  if (!wrong.empty()) run.fail(wrong);
-  run.params.insert_or_assign(index, detail::RunState::BoundParam{view, shape, *found});
+  const bool host = !run.on_gpu() || (by_value && !cuda_device_of(view.data(), run.device()));
+  if (by_value && !host) run.check_place(join("param '", name, "'"), view.data());
+  if (host) {
+    const std::string wrong =
+        out_of_range(argument, view.data(), argument.per_step ? run.extent.steps * row : row);
+    if (!wrong.empty()) run.fail(wrong);
+  }
+  run.params.insert_or_assign(index, detail::RunState::BoundParam{view, shape, *found, host});
   return *this;
 }
 
@@ -625,6 +694,15 @@ Run& Run::first_step(std::int64_t step) {
   return *this;
 }
 
+Run& Run::stream(void* cuda_stream) {
+  detail::RunState& run = held();
+  if (!run.on_gpu())
+    run.fail("a stream was given, but the target is ", run.kernels->options().target,
+             "; compile with target \"cuda\"");
+  run.stream = cuda_stream;
+  return *this;
+}
+
 void Run::inference() { held().run_inference(); }
 
 std::size_t Run::workspace_bytes() {
@@ -669,14 +747,24 @@ Run Kernel::bind(Extent extent) const {
 const KernelInfo& Kernel::info(Kind kind) const { return held().info(kind); }
 
 Kernel compile(const Neuron& neuron, const CompileOptions& options) {
-  const std::vector<std::string> targets = {"cpu", "interpreter"};
+  const std::vector<std::string> targets = {"cpu", "cuda", "interpreter"};
   if (std::find(targets.begin(), targets.end(), options.target) == targets.end())
     user_error("there is no target '", options.target, "'", did_you_mean(options.target, targets),
-               "; choose cpu or interpreter");
+               "; choose cpu, cuda or interpreter");
   if (options.threads < 0 || options.threads > most_threads)
     user_error("the number of threads must be from 0 to ", most_threads, ", found ", options.threads);
-  if (const std::string why = cpu_absent(); options.target == "cpu" && !why.empty()) throw UserError(why);
-  return Kernel(std::make_shared<detail::KernelState>(neuron.graph(options.training.type), options));
+  const std::string why = options.target == "cpu"    ? cpu_absent()
+                          : options.target == "cuda" ? cuda_absent()
+                                                     : "";
+  if (!why.empty()) throw UserError(why);
+  CompileOptions chosen = options;
+  if (options.target == "cuda") {
+    if (options.device < 0 || options.device >= cuda_device_count())
+      user_error("there is no CUDA device ", options.device, "; this process sees ", cuda_device_count(),
+                 ", counted from 0");
+    if (options.training.costs.name == CostModel().name) chosen.training.costs = cost_model_named("gpu");
+  }
+  return Kernel(std::make_shared<detail::KernelState>(neuron.graph(options.training.type), chosen));
 }
 
 }  // namespace flexsn

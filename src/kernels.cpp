@@ -29,8 +29,10 @@ std::shared_ptr<const Executable> shared_executable(Plan plan, const std::string
   const std::lock_guard lock(mutex);
   if (std::shared_ptr<const Executable> found = known[key].lock()) return found;
   std::erase_if(known, [](const auto& item) { return item.second.expired(); });
-  std::shared_ptr<const Executable> made =
-      target == "cpu" ? cpu_executable(std::move(plan)) : std::make_shared<Interpreted>(std::move(plan));
+  std::shared_ptr<const Executable> made = target == "cpu" ? cpu_executable(std::move(plan))
+                                           : target == "cuda"
+                                               ? cuda_executable(std::move(plan))
+                                               : std::make_shared<Interpreted>(std::move(plan));
   known[key] = made;
   return made;
 }
@@ -63,7 +65,7 @@ Plan with_last_states(Plan plan) {
 
 Kernels::Kernels(Graph step_as_traced, const CompileOptions& options)
     : options_(options), step_(compile(step_as_traced, Stage::simplified)) {
-  if (!options.parallel_for)
+  if (!options.parallel_for && options.target != "cuda")
     pool_ = shared_pool(options.threads > 0 ? options.threads : default_thread_count());
   try {
     joint_ = joint_of(step_, options.training);
@@ -80,11 +82,12 @@ void Kernels::require_training() const {
   if (!trainable()) throw UserError(untrainable_);
 }
 
-std::shared_ptr<const Executable> Kernels::executable(Kind kind, const Layout& layout,
-                                                      const std::vector<int>& absent) const {
+std::shared_ptr<const Executable> Kernels::executable_on(const std::string& target, Kind kind,
+                                                         const Layout& layout,
+                                                         const std::vector<int>& absent) const {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const Executable>& found = executables_[{kind, layout, absent}];
-  if (!found) found = shared_executable(plan(kind, layout, absent), options_.target);
+  std::shared_ptr<const Executable>& found = executables_[{target, kind, layout, absent}];
+  if (!found) found = shared_executable(plan(kind, layout, absent), target);
   return found;
 }
 
@@ -101,7 +104,26 @@ Plan Kernels::plan(Kind kind, const Layout& layout, const std::vector<int>& abse
   return schedule_training(joint_, fewer, options_.training, layout).backward;
 }
 
+void Kernels::prepare_training(const Layout& layout, const PlanRun& forward,
+                               const std::function<bool(const Buffer&)>& has) const {
+  if (options_.target != "cuda") return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (prepared_.contains({layout, forward.device})) return;
+  }
+  const std::shared_ptr<const Executable> first = executable(Kind::forward, layout),
+                                          second = executable(Kind::backward, layout);
+  PlanRun backward{.buffers = {}, .device = forward.device};
+  double somewhere = 0;
+  for (const Buffer& buffer : second->plan().buffers)
+    backward.buffers.push_back({.data = has(buffer) ? &somewhere : nullptr});
+  prepare_together({{first.get(), forward}, {second.get(), backward}});
+  const std::lock_guard lock(mutex_);
+  prepared_.insert({layout, forward.device});
+}
+
 Threads Kernels::threads() const {
+  if (options_.target == "cuda") return {};
   if (pool_) return pool_->as_threads();
   return {options_.threads > 0 ? options_.threads : default_thread_count(), options_.parallel_for};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mutex>
+#include <set>
 #include <tuple>
 
 #include "executable.h"
@@ -31,22 +32,32 @@ class Kernels {
   /// The kernel of a kind. `absent` are arguments of the joint graph: gradients that do not arrive at outputs
   /// of this run of backward. Kinds that give sequences of states have buffers for last states as well.
   std::shared_ptr<const Executable> executable(Kind kind, const Layout& layout,
-                                               const std::vector<int>& absent = {}) const;
+                                               const std::vector<int>& absent = {}) const {
+    return executable_on(options_.target, kind, layout, absent);
+  }
+  /// The same for another target: what forward saves does not depend on it.
+  std::shared_ptr<const Executable> executable_on(const std::string& target, Kind kind, const Layout& layout,
+                                                  const std::vector<int>& absent = {}) const;
+  Plan plan(Kind kind, const Layout& layout, const std::vector<int>& absent = {}) const;
+
+  /// On a GPU: makes the code of a first training call, that of backward beside that of forward. `has` says
+  /// which of its buffers backward will likely have.
+  void prepare_training(const Layout& layout, const PlanRun& forward,
+                        const std::function<bool(const Buffer&)>& has) const;
 
   /// Who runs the tasks of an executable.
   Threads threads() const;
 
  private:
-  Plan plan(Kind kind, const Layout& layout, const std::vector<int>& absent) const;
-
   CompileOptions options_;
   ir::Graph step_, joint_;
   Partition parts_;
   std::string untrainable_;
   std::shared_ptr<Pool> pool_;
   mutable std::mutex mutex_;
-  using Form = std::tuple<Kind, Layout, std::vector<int>>;
+  using Form = std::tuple<std::string, Kind, Layout, std::vector<int>>;
   mutable std::map<Form, std::shared_ptr<const Executable>> executables_;
+  mutable std::set<std::pair<Layout, int>> prepared_;  ///< for a device
 };
 
 }  // namespace flexsn

@@ -15,7 +15,6 @@ using What = Port::What;
 
 namespace {
 
-constexpr int largest_segment = 64;      // beyond it checkpoints are next to nothing
 constexpr double resolution = 1 << 10;   // capacities are whole numbers of this part of a byte
 constexpr double largest_weight = 1024;  // of a byte kept beside a byte moved, under a budget
 
@@ -372,11 +371,17 @@ class Partitioner {
     return ids;
   }
 
+  /// Of a value that is kept for the steps of a segment.
+  double kept_bytes(Id id) const {
+    const int bytes = static_cast<int>(size_of(natural_memory(joint_.at(id).type)));
+    return std::max(bytes, training_.costs.smallest);
+  }
+
   /// Values rebuilt from a checkpoint of the states, for each number of steps between two; none where
   /// backward needs no state.
   std::vector<Choice> rebuilt(const std::vector<int>& segments) const {
     const std::vector<Id> crossing =
-        cut([&](Id id) { return bytes_of(id) * training_.costs.keep + 1 / resolution; },
+        cut([&](Id id) { return kept_bytes(id) * training_.costs.keep + 1 / resolution; },
             [&](Id id) {
               // What the states' updates need runs in the rebuild anyhow; the rest runs once, here or there.
               const double again = compute_cost(id);
@@ -388,7 +393,7 @@ class Partitioner {
     Choice choice;
     for (Id id : crossing) (is_input(id) && !runs[id] ? choice.handed : choice.kept).push_back(id);
     double kept = 0, checkpoint = 0, read = 0;
-    for (Id id : choice.kept) kept += static_cast<double>(size_of(natural_memory(joint_.at(id).type)));
+    for (Id id : choice.kept) kept += kept_bytes(id);
     for (int state : states) checkpoint += static_cast<double>(size_of(joint_.arguments[state].mem));
     for (Id id : choice.handed) read += bytes_of(id);
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -465,7 +470,7 @@ class Partitioner {
     if (training_.saving == Saving::everything) list.push_back(everything());
     if (any || rebuild) {
       std::vector<int> segments;
-      for (int k = 2; k <= largest_segment; k *= 2) segments.push_back(k);
+      for (int k = 2; k <= training_.costs.longest; k *= 2) segments.push_back(k);
       if (training_.segment != 0) segments = {training_.segment};
       list = rebuilt(segments);
     }
@@ -640,6 +645,10 @@ void check(const Graph& joint, const Training& training) {
   for (double cost : {training.costs.op, training.costs.keep, training.costs.room})
     if (!(cost >= 0) || cost > 1e6)
       fail("the costs of model '", training.costs.name, "' must be numbers from 0 to 1000000, found ", cost);
+  if (training.costs.longest < 2 || training.costs.smallest < 1)
+    fail("the costs of model '", training.costs.name,
+         "' must allow segments of at least 2 steps and values of at least 1 byte, found ",
+         training.costs.longest, " and ", training.costs.smallest);
 }
 
 }  // namespace
@@ -688,9 +697,10 @@ Partition partition(const Graph& joint, const Training& training) {
 }
 
 CostModel cost_model_named(std::string_view name) {
-  const CostModel models[] = {{},
-                              {.name = "gpu", .op = 0.15, .keep = 0.1, .room = 64},
-                              {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64}};
+  const CostModel models[] = {
+      {},
+      {.name = "gpu", .op = 0.15, .keep = 0.3, .room = 64, .smallest = 4, .longest = 8},
+      {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64}};
   std::vector<std::string> names;
   for (const CostModel& model : models) {
     if (model.name == name) return model;

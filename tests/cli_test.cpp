@@ -238,6 +238,9 @@ TEST_F(Cli, Explain) {
   const json tight = parsed({"explain", "lif", "--budget", "4", "--json"}).at("training");
   EXPECT_EQ(tight.at("saved").at(0).at("name"), "saved_h");
   EXPECT_EQ(tight.at("kept_alive_per_step"), 4);
+  EXPECT_NE(output({"explain", "lif", "--costs", "gpu"})
+                .find("on a GPU\n  inference_final_state: 2 elements a thread, 8 steps loaded at once"),
+            std::string::npos);
   EXPECT_TRUE(parsed({"explain", corpus + "/integers.fsn", "--json"}).contains("untrainable"));
   expect_error(1, {"explain", "lif", "--budget", "1"}, "at least 4 bytes must stay");
   expect_error(1, {"explain", "lif", "--segment", "3"}, "a power of two");
@@ -303,12 +306,14 @@ TEST_F(Cli, CheckComparesGradientsAndPlans) {
 TEST_F(Cli, ShowsCode) {
   EXPECT_NE(output({"show", "lif", "--emit", "llvm", "--kind", "backward"}).find("define "),
             std::string::npos);
+  EXPECT_NE(output({"show", "lif", "--emit", "cuda", "--kind", "backward"}).find("void lif_backward("),
+            std::string::npos);
   const json targets = parsed({"list", "targets", "--json"});
   EXPECT_EQ(targets.at(1).at("name"), "cpu");
   if (targets.at(1).at("available")) {
     EXPECT_NE(output({"show", "lif", "--emit", "asm"}).find("flexsn_step"), std::string::npos);
   }
-  expect_error(2, {"show", "lif", "--emit", "ptx"}, "--emit must be llvm or asm, found 'ptx'");
+  expect_error(2, {"show", "lif", "--emit", "ptx"}, "--emit must be llvm, asm, triton or cuda, found 'ptx'");
   expect_error(2, {"show", "lif", "--emit", "llvm", "--stage", "plan"},
                "--stage and --emit cannot be joined");
   expect_error(2, {"show", "lif", "--emit", "llvm", "--canonical"}, "they have no meaning with --emit");
@@ -513,12 +518,14 @@ TEST_F(Cli, AFullDiskIsAnError) {
 }
 
 TEST_F(Cli, WrongCommandsAndOptions) {
-  expect_error(2, {}, "a command is missing: list, show, explain, simulate, check, bench, cache or doctor");
+  expect_error(2, {},
+               "a command is missing: list, show, export, explain, simulate, check, bench, cache or doctor");
   expect_error(2, {"shwo", "lif"}, "there is no command 'shwo'");
   expect_error(2, {"shwo", "lif"}, "did you mean 'show'?");
-  expect_error(2, {"lif"},
-               "there is no command 'lif'; the commands are list, show, explain, simulate, check, bench, "
-               "cache and doctor");
+  expect_error(
+      2, {"lif"},
+      "there is no command 'lif'; the commands are list, show, export, explain, simulate, check, bench, "
+      "cache and doctor");
   expect_error(2, {"--jsn"}, "`flexsn` has no option '--jsn'");
   expect_error(2, {"--json", "list", "ops"}, "options of a command follow it");
   expect_error(2, {"show", "lif", "--stge", "step"}, "`flexsn show` has no option '--stge'");
@@ -550,7 +557,7 @@ TEST_F(Cli, WrongValues) {
                "there is no built-in neuron 'izhikevic' (did you mean 'izhikevich'?)");
   expect_error(2, {"check", "lif", "nothing"}, "there is no built-in neuron 'nothing'");
   expect_error(2, {"explain", "lif:taus=3"}, "there is no option 'taus' (did you mean 'tau'?)");
-  expect_error(2, {"show", "lif:tau=-1"}, "option tau must be a number above 0, found '-1'");
+  expect_error(2, {"show", "lif:tau=-1"}, "option tau must be a number above 1, found '-1'");
   expect_error(2, {"show", "alif:tau=1e-9"}, "outside its range");
   expect_error(2, {"check", "lif", "--seed", "-1"},
                "--seed must be a whole number of at least 0, found '-1'");

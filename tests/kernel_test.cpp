@@ -412,7 +412,7 @@ TEST(Kernel, WhatIsWrittenOverlapsNothingElse) {
   };
   const Kernel kernel = compile(neuron_named("lif"), {.target = "interpreter"});
   constexpr std::int64_t T = 3, N = 4;
-  std::vector<float> x(T * N, 1), s(T * N), v(N), w(N), all(8 * T * N);
+  std::vector<float> x(T * N, 1), s(T * N), v(N), w(N), all(24 * T * N);
   const auto fresh = [&] {
     flexsn::Run r = kernel.bind({T, {N}});
     r.in("x", x).out("s", s).state("v", v);
@@ -652,7 +652,7 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
   std::vector<double> d(elements * steps);
   const std::vector<float> fixed(elements * steps);
   EXPECT_EQ(error([&] { compile(odd, {.target = "cup"}); }),
-            "there is no target 'cup' (did you mean 'cpu'?); choose cpu or interpreter");
+            "there is no target 'cup' (did you mean 'cpu'?); choose cpu, cuda or interpreter");
   EXPECT_EQ(error([&] { compile(odd, {.target = "interpreter", .threads = -1}); }),
             "the number of threads must be from 0 to 1024, found -1");
   EXPECT_EQ(error([&] { compile(odd, {.training = {.wanted = {"t"}}, .target = "interpreter"}); }),

@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include "flexsn/flexsn.h"
+#include "error.h"
+#include "flexsn/neurons.h"
 
 namespace flexsn {
 namespace {
@@ -134,20 +135,132 @@ TEST(Neurons, AdaptiveExponential) {
   expect_near_run("adex", "w", spikes, w);
 }
 
+/// Does a neuron have this option?
+bool has(const NeuronInfo& info, const std::string& option) {
+  return ("," + info.options).find("," + option + "=") != std::string::npos;
+}
+
 TEST(Neurons, EveryOneKeepsThePromises) {
   for (const NeuronInfo& info : neuron_list()) {
-    EXPECT_FALSE(info.doc.empty());
+    EXPECT_FALSE(info.doc.empty() || info.equations.empty() || info.python.empty()) << info.name;
     // The listed options, given as they stand, are the defaults.
     EXPECT_EQ(show(neuron_named(info.name + ":" + info.options)), show(neuron_named(info.name)));
-    for (Mem type : {Mem::f32, Mem::f64, Mem::f16, Mem::bf16})
-      for (const char* options : {"", ":v_reset=none", ":detach_reset=true", ":surrogate=triangle",
-                                  ":surrogate=rectangle,alpha=0.5", ":surrogate=super_spike"})
-        for (const Check& c : type == Mem::f32 || *options == 0
-                                  ? check(neuron_named(info.name + options), type)
-                                  : std::vector<Check>())
-          EXPECT_TRUE(c.passed) << info.name << options << " at " << name_of(type) << ": " << c.what << ": "
-                                << c.detail;
+    std::string other = ":";
+    if (has(info, "v_reset") && info.name != "simple_lif") other += "v_reset=none,";
+    if (has(info, "detach_reset")) other += "detach_reset=true,";
+    if (has(info, "surrogate") && info.name != "ilif") other += "surrogate=rectangle:alpha=0.5,";
+    other.pop_back();
+    const auto keeps = [&](const std::string& options, Mem type) {
+      for (const Check& c : check(neuron_named(info.name + options), type))
+        EXPECT_TRUE(c.passed) << info.name << options << " at " << name_of(type) << ": " << c.what << ": "
+                              << c.detail;
+    };
+    keeps("", Mem::f32);
+    if (!other.empty()) keeps(other, Mem::f32);
+    keeps("", Mem::f64);
+    keeps("", info.name.size() % 2 == 0 ? Mem::f16 : Mem::bf16);
   }
+}
+
+TEST(Neurons, NumbersCanBeLearned) {
+  // A learnable number is a parameter of that name, and the neuron computes the same.
+  for (const NeuronInfo& info : neuron_list()) {
+    std::string rest = info.options;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(','), rest.size());
+      const std::string option = rest.substr(0, rest.find('='));
+      const std::string value = rest.substr(option.size() + 1, end - option.size() - 1);
+      rest.erase(0, end + 1);
+      std::optional<Neuron> learned;
+      try {
+        learned = neuron_named(join(info.name, ":", option, "=learnable:", value));
+      } catch (const UserError&) {
+        continue;  // not every option is a number that can be learned
+      }
+      const std::string text = show(*learned);
+      EXPECT_NE(text.find("param " + option + " : f32"), std::string::npos) << text;
+      if (info.name == "gated_lif") continue;
+      const Simulation simulation{.steps = 30, .inputs = {{"", "noise:3"}}};
+      EXPECT_EQ(simulate(*learned, simulation), simulate(neuron_named(info.name), simulation))
+          << info.name << " " << option;
+    }
+  }
+  const Neuron lif = neuron_named("lif:tau=learnable:3,v_threshold=learnable");
+  EXPECT_NE(show(lif).find("param tau : f32 = 3 in [1"), std::string::npos) << show(lif);
+  EXPECT_NE(show(lif).find("param v_threshold : f32 = 1\n"), std::string::npos) << show(lif);
+}
+
+TEST(Neurons, FunctionsMakeWhatNamesMake) {
+  using namespace neurons;
+  const std::vector<std::pair<Neuron, std::string>> same = {
+      {if_({.v_threshold = 2, .v_reset = std::nullopt}), "if:v_threshold=2,v_reset=none"},
+      {simple_if({.v_reset = 0.5}), "simple_if:v_reset=0.5"},
+      {half_threshold_if({.v_threshold = 3}), "half_threshold_if:v_threshold=3"},
+      {activation_aware_if({.v_offset = learnable(0.25)}), "activation_aware_if:v_offset=learnable:0.25"},
+      {stbif({.level = 8, .sym = true}), "stbif:level=8,sym=true"},
+      {lif({.tau = 3, .surrogate = surrogate::erf(1)}), "lif:tau=3,surrogate=erf:alpha=1"},
+      {simple_lif({.decay_input = false}), "simple_lif:decay_input=false"},
+      {plif({.init_tau = 4}), "plif:init_tau=4"},
+      {klif({.scale_reset = true}), "klif:scale_reset=true"},
+      {liaf({.act = "tanh"}), "liaf:act=tanh"},
+      {ilif({.surrogate = surrogate::multi_level_spike_count(8)}),
+       "ilif:surrogate=multi_level_spike_count:max_spike_count=8"},
+      {ottt_lif({.tau = 4}), "ottt_lif:tau=4"},
+      {sltt_lif({.tau = learnable(4)}), "sltt_lif:tau=learnable:4"},
+      {cuba_lif({.c_decay = 0.25}), "cuba_lif:c_decay=0.25"},
+      {gated_lif({.T = 8}), "gated_lif:T=8"},
+      {alif({.beta = 0.5}), "alif:beta=0.5"},
+      {clif({.tau = 4}), "clif:tau=4"},
+      {qif({.v_c = 0.5}), "qif:v_c=0.5"},
+      {eif({.delta_T = 2}), "eif:delta_T=2"},
+      {izhikevich({.a = 0.5}), "izhikevich:a=0.5"},
+      {adex({.b = 0.5}), "adex:b=0.5"},
+      {raf({.omega = 2}), "raf:omega=2"},
+      {hodgkin_huxley({.g_k = 30}), "hodgkin_huxley:g_k=30"},
+      {non_spiking_if(), "non_spiking_if"},
+      {non_spiking_lif({.tau = 4}), "non_spiking_lif:tau=4"},
+      {synaptic_li({.c_decay = 0.25}), "synaptic_li:c_decay=0.25"}};
+  EXPECT_EQ(same.size(), neuron_list().size());
+  for (const auto& [made, name] : same) {
+    EXPECT_EQ(show(made), show(neuron_named(name)));
+    const bool usual = name == made.name();
+    EXPECT_EQ(show(made) == show(neuron_named(made.name())), usual) << name;
+  }
+}
+
+TEST(Neurons, WhatOptionsCannotBe) {
+  using namespace neurons;
+  const auto expect_error = [](const auto& make, const std::string& text) {
+    try {
+      make();
+      ADD_FAILURE() << "nothing thrown, expected " << text;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  const auto named = [](const char* name) { return [name] { neuron_named(name); }; };
+  expect_error([] { lif({.tau = 1}); }, "neurons::lif: tau must be a number above 1, found 1");
+  expect_error([] { lif({.tau = learnable(0.5)}); }, "neurons::lif: tau must be a number above 1, found 0.5");
+  expect_error([] { lif({.v_threshold = -1, .v_reset = std::nullopt}); },
+               "v_threshold must be a number above 0, since the soft reset takes it away, found -1");
+  expect_error([] { lif({.v_reset = std::nan("")}); }, "v_reset must be a finite number, or none, found nan");
+  expect_error([] { lif({.surrogate = surrogate::sigmoid(-1)}); },
+               "surrogate 'sigmoid': alpha must be a number above 0, found -1");
+  expect_error([] { gated_lif({.T = 0}); },
+               "neurons::gated_lif: T must be a whole number of at least 1, found 0");
+  expect_error([] { liaf({.act = "gelu"}); }, "act must be relu, sigmoid, tanh or none, found gelu");
+  expect_error([] { ilif({.surrogate = surrogate::atan()}); },
+               "surrogate must be multi_level_spike_count, and spiking, found atan");
+  expect_error(named("lif:tau=1"), "neuron 'lif': option tau must be a number above 1, found '1'");
+  expect_error(named("qif:v_reset=2"), "v_threshold must be a number above v_reset, which is 2, found '1'");
+  expect_error(named("eif:v_rest=-1"), "v_rest must be a number of at least v_reset, which is -0.1");
+  expect_error(named("raf:b=0"), "b must be a number below 0, found '0'");
+  expect_error(named("raf:b=learnable:-1"), "b must be a number, and cannot be learned");
+  expect_error(named("gated_lif:init_tau=1"), "init_tau must be a number above 0 and below 1, found '1'");
+  expect_error(named("stbif:level=x"), "level must be a whole number, found 'x'");
+  expect_error(named("stbif:neg_min=20"), "pos_max must be a number of at least neg_min, which is 20");
+  expect_error(named("lif:surrogate=atan:beta=1"), "surrogate 'atan': there is no option 'beta'");
+  expect_error(named("lif:surrogate=super_spike:spiking=false"), "it has no smooth function");
 }
 
 TEST(Explain, CountsAndWords) {
@@ -161,36 +274,6 @@ TEST(Explain, CountsAndWords) {
   EXPECT_GT(plif.hoisted_ops, 10);
   EXPECT_EQ(plif.inference.at(0).read_per_step, 8);
   EXPECT_NE(plif.text.find("once a call"), std::string::npos);
-}
-
-TEST(Surrogates, DerivativesAreTheirFormulas) {
-  // spike = with_grad(step, u * detach(d(u))): the formula stands in the graph as it is.
-  const auto derivative_at = [](const Surrogate& s, double u) {
-    const Neuron n = neuron("d", [&s](Step& step) { step.output("d", s.derivative(step.input("u"))); });
-    Arguments arguments{.type = Mem::f64};
-    arguments.inputs["u"] = Array(Mem::f64, {1, 1}, u);
-    return run(n, arguments).outputs["d"][0];
-  };
-  const auto smooth_at = [](const Surrogate& s, double u) {
-    const Neuron n = neuron("d", [&s](Step& step) { step.output("y", s.smooth(step.input("u"))); });
-    Arguments arguments{.type = Mem::f64};
-    arguments.inputs["u"] = Array(Mem::f64, {1, 1}, u);
-    return run(n, arguments).outputs["y"][0];
-  };
-  for (double u : {-2.0, -0.7, -0.3, -0.1, 0.0, 0.2, 0.45, 0.9, 3.0}) {
-    const double sg = 1 / (1 + std::exp(-4 * u));
-    EXPECT_NEAR(derivative_at(surrogate::sigmoid(), u), 4 * sg * (1 - sg), 1e-14);
-    EXPECT_NEAR(derivative_at(surrogate::atan(), u), 1 / (1 + std::pow(M_PI * u, 2)), 1e-14);
-    EXPECT_NEAR(derivative_at(surrogate::triangle(), u), std::fabs(u) <= 1 ? 1 - std::fabs(u) : 0, 1e-14);
-    EXPECT_NEAR(derivative_at(surrogate::rectangle(), u), std::fabs(u) < 0.5 ? 1 : 0, 1e-14);
-    EXPECT_NEAR(derivative_at(surrogate::super_spike(), u), 1 / std::pow(std::fabs(u) + 1, 2), 1e-14);
-    for (const Surrogate& s :
-         {surrogate::sigmoid(3), surrogate::atan(1.5), surrogate::triangle(0.8), surrogate::rectangle(0.7)}) {
-      const double step = 1e-5, difference = (smooth_at(s, u + step) - smooth_at(s, u - step)) / (2 * step);
-      EXPECT_NEAR(derivative_at(s, u), difference, 2e-5) << s.name << " at " << u;
-    }
-  }
-  EXPECT_FALSE(surrogate::super_spike().smooth);
 }
 
 }  // namespace

@@ -635,8 +635,10 @@ TEST(Plan, AGraphWithItsGradientsGivesThoseThatAreAskedFor) {
     ASSERT_EQ(broken_choice(seed, &compared), "") << seed << "\n" << print(random_graph(seed));
   EXPECT_GT(compared, 100);
   const Neuron plif = neuron_named("plif"), joint = parse_neuron(show(plif, {.stage = Stage::joint}));
-  for (const Training& training :
-       {Training{.wanted = {"x"}}, {.wanted = {"w"}}, {.wanted = {"x", "v"}}, {.arriving = {{}}}})
+  for (const Training& training : {Training{.wanted = {"x"}},
+                                   {.wanted = {"w"}},
+                                   {.wanted = {"x", "v"}},
+                                   {.arriving = std::vector<std::string>{}}})
     EXPECT_EQ(show(joint, {.stage = Stage::plan, .training = training}),
               show(plif, {.stage = Stage::plan, .training = training}));
 }
@@ -705,7 +707,7 @@ TEST(Plan, WrongRequestsAreNamed) {
     s.output("z", x * x);
   });
   const Neuron square = parse_neuron(show(stateless, {.stage = Stage::joint}));
-  EXPECT_EQ(error([&] { kernel_info(square, Kind::forward, {.arriving = {{}}}); }),
+  EXPECT_EQ(error([&] { kernel_info(square, Kind::forward, {.arriving = std::vector<std::string>{}}); }),
             "neuron 'square': no gradient arrives at an output or a state of it; name an output that has one "
             "in the graph");
   EXPECT_EQ(show(joint, {.stage = Stage::plan}), show(lif, {.stage = Stage::plan}));

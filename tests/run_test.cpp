@@ -166,7 +166,7 @@ TEST(Neurons, NamesAndOptionsAreChecked) {
   expect_error([] { neuron_named("lif:tau=3,tau=4"); }, {"option tau is given twice"});
   expect_error([] { neuron_named("lif:tau"); }, {"OPTION=VALUE", "'tau'"});
   expect_error([] { neuron_named("lif:tau=x"); }, {"option tau must be a number, found 'x'"});
-  expect_error([] { neuron_named("lif:tau=0"); }, {"option tau must be a number above 0, found '0'"});
+  expect_error([] { neuron_named("lif:tau=0"); }, {"option tau must be a number above 1, found '0'"});
   expect_error([] { neuron_named("plif:init_tau=1"); }, {"init_tau", "above 1"});
   expect_error([] { neuron_named("lif:decay_input=yes"); },
                {"decay_input must be true or false, found 'yes'"});

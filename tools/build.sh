@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: tools/build.sh PRESET [TARGET...]   Configures and builds; CMake's report is in configure.log.
+# usage: tools/build.sh PRESET [TARGET...]   Configures, with $CMAKE_OPTIONS, and builds; CMake's report is in
+# configure.log.
 set -eu
 unset MAKEFLAGS MAKELEVEL  # or a make below us reports each directory it enters
 cd "$(dirname "$0")/.."
@@ -20,7 +21,8 @@ if [ "$preset" = fuzz ] && ! command -v clang++-19 >/dev/null; then
 fi
 
 mkdir -p "$dir"
-if ! cmake --preset "$preset" -G "$generator" "${options[@]}" >"$dir/configure.log" 2>&1; then
+# shellcheck disable=SC2086 # several options are several words
+if ! cmake --preset "$preset" -G "$generator" "${options[@]}" ${CMAKE_OPTIONS:-} >"$dir/configure.log" 2>&1; then
   cat "$dir/configure.log"
   exit 1
 fi

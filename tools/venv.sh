@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv with torch and the Python packages of the tests, and flexsn itself in it; silent when nothing is
-# missing. Never fails: without them the PyTorch part is left out. SETUP=off installs nothing.
+# Makes .venv with torch, NVRTC and the Python packages of the tests, and flexsn itself in it; silent when
+# nothing is missing. Never fails: without them the PyTorch part and the tests with NVRTC are left out.
+# SETUP=off installs nothing.
 set -u
 cd "$(dirname "$0")/.."
-packages=(triton torch==2.13.0 numpy pytest hypothesis scikit-build-core loguru spikingjelly==2.0.0)
-part='the PyTorch part and its tests'
+packages=(triton==3.9.0 torch==2.13.0 numpy pytest hypothesis scikit-build-core loguru spikingjelly==2.0.0
+  nvidia-cuda-nvrtc)
+part='the PyTorch part, its tests, and those with NVRTC'
 log=build/venv.log
 failed=build/setup.failed-venv
 

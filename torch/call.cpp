@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <deque>
@@ -8,7 +9,6 @@
 #include "bind.h"
 #include "error.h"
 #include "fresh.h"
-#include "param_sums.h"
 
 #ifndef INTRA_OP_PARALLEL
 #error "at::parallel_for would run one thread; compile this file with OpenMP"
@@ -64,8 +64,12 @@ std::ostream& operator<<(std::ostream& out, const Name& name) {
 /// Tensors of one call that must live until it ends, and where kernels find them.
 class Call {
  public:
-  Call(const TorchNeuron& neuron, at::IntArrayRef shape)
-      : neuron_(neuron), steps_(shape[0]), whole_(shape.vec()), step_(shape.begin() + 1, shape.end()) {
+  Call(const TorchNeuron& neuron, at::IntArrayRef shape, at::Device device)
+      : neuron_(neuron),
+        device_(device),
+        steps_(shape[0]),
+        whole_(shape.vec()),
+        step_(shape.begin() + 1, shape.end()) {
     elements_ = elements_of(step_);
   }
 
@@ -83,8 +87,9 @@ class Call {
 
   void check(const Name& what, const at::Tensor& tensor, Mem mem, const Shape& shape,
              const char* remedy = "") const {
-    if (!tensor.device().is_cpu())
-      fail(what, " is on ", tensor.device().str(), ", but other tensors of the call are on the CPU; move it");
+    if (tensor.device() != device_)
+      fail(what, " is on ", tensor.device().str(), ", but other tensors of the call are on ",
+           device_.is_cpu() ? "the CPU" : device_.str(), "; move it");
     if (tensor.scalar_type() != scalar_type(mem))
       fail(what, " must be ", c10::toString(scalar_type(mem)), ", found ", type_text(tensor.scalar_type()));
     if (tensor.sizes() != at::IntArrayRef(shape))
@@ -108,9 +113,8 @@ class Call {
     return bound(tensor.is_contiguous() ? tensor : keep(tensor.contiguous()), elements_);
   }
 
-  at::Tensor make(Mem mem, bool sequence) const {
-    return fresh(sequence ? sequence_shape() : step_, scalar_type(mem));
-  }
+  at::Tensor make(Mem mem, bool sequence) const { return make(sequence ? sequence_shape() : step_, mem); }
+  at::Tensor make(at::IntArrayRef shape, Mem mem) const { return fresh(shape, scalar_type(mem), device_); }
 
   static Bound bound(const at::Tensor& tensor, std::int64_t row_stride) {
     return {.data = tensor.numel() == 0 ? nothing() : tensor.data_ptr(), .row_stride = row_stride};
@@ -150,10 +154,17 @@ class Call {
   const Shape& param_shape(std::size_t place) const { return param_shapes_[place]; }
 
   /// One value for all elements, which the neuron holds.
-  Bound initial(int index) const { return {.data = neuron_.initial(index), .row_stride = 0}; }
+  Bound initial(int index) const {
+    return {.data = neuron_.initial(index), .row_stride = 0, .host = !device_.is_cpu()};
+  }
 
+  Place place() const { return device_.is_cpu() ? Place::cpu : Place::cuda; }
   PlanRun plan_run() const {
-    return {.steps = steps_, .elements = elements_, .first_step = 0, .buffers = {}};
+    PlanRun run{.steps = steps_, .elements = elements_, .first_step = 0, .buffers = {}};
+    if (device_.is_cpu()) return run;
+    run.device = device_.index();
+    run.stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).native_handle();
+    return run;
   }
 
  private:
@@ -180,22 +191,30 @@ class Call {
            text_of(step_));
     const at::Tensor& dense = keep(tensor.contiguous());
     const std::int64_t row = elements_of(shape), rows = wanted.per_step ? steps_ : 1;
-    if (const std::string wrong = out_of_range(wanted, dense.data_ptr(), rows * row); !wrong.empty())
-      fail(wrong);
+    // A GPU would have to be waited for.
+    if (device_.is_cpu())
+      if (const std::string wrong = out_of_range(wanted, dense.data_ptr(), rows * row); !wrong.empty())
+        fail(wrong);
     Bound where = bound(dense, wanted.per_step ? row : 0);
     where.inner = how->inner;
     where.count = how->count;
-    if (how->spread) {
-      const at::Tensor& wide = keep(fresh({rows, elements_}, dense.scalar_type()));
-      spread_out(step_, shape, size_of(wanted.mem), rows, dense.data_ptr(), wide.data_ptr());
-      where = bound(wide, wanted.per_step ? elements_ : 0);
-    }
+    if (how->spread) where = bound(keep(spread(dense, rows, shape)), wanted.per_step ? elements_ : 0);
     maps_.push_back(how->spread ? Map::element : how->map);
     params_.push_back(where);
     param_shapes_.push_back(std::move(shape));
   }
 
+  /// A parameter with an entry for each element.
+  at::Tensor spread(const at::Tensor& dense, std::int64_t rows, const Shape& shape) const {
+    Shape narrow(1 + step_.size(), 1), wide = step_;
+    narrow[0] = rows;
+    std::copy_backward(shape.begin(), shape.end(), narrow.end());
+    wide.insert(wide.begin(), rows);
+    return dense.view(narrow).expand(wide).contiguous();
+  }
+
   const TorchNeuron& neuron_;
+  const at::Device device_;
   std::int64_t steps_, elements_ = 1;
   Shape whole_, step_;
   std::deque<at::Tensor> held_;
@@ -208,6 +227,21 @@ class Call {
 Shape saved_shape(const Call& call, const Plan& plan, const Buffer& buffer) {
   if (buffer.lead != Lead::per_segment) return call.sequence_shape();
   return {rows_of(plan, buffer, call.steps()) * call.elements() + checkpoint_pad};
+}
+
+/// Compiles backward beside forward, for the gradients that most calls have.
+void prepare_training(const Call& call, Requested& requested, const Executable& forward, const PlanRun& run,
+                      bool given_states) {
+  const std::shared_ptr<const Executable> backward =
+      requested.executable(Place::cuda, Kind::backward, call.maps());
+  PlanRun later = call.plan_run();
+  for (const Buffer& buffer : backward->plan().buffers) {
+    const bool left_out = buffer.holds == Holds::grad_last_state ||
+                          buffer.holds == Holds::grad_state_sequence ||
+                          (buffer.holds == Holds::grad_first_state && !given_states);
+    later.buffers.push_back(left_out ? Bound{} : Bound{.data = &later});
+  }
+  prepare_together({{&forward, run}, {backward.get(), later}});
 }
 
 std::size_t place_of(const std::vector<int>& places, int index) {
@@ -242,7 +276,7 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   if (inputs.size() != neuron.inputs().size())
     Call::fail("expected ", neuron.inputs().size(), " inputs, found ", inputs.size());
   if (inputs[0].dim() == 0) Call::fail("input 0 must have time as its first dimension, found a scalar");
-  Call call(neuron, inputs[0].sizes());
+  Call call(neuron, inputs[0].sizes(), inputs[0].device());
   std::vector<Bound> bound_inputs, bound_states;
   for (std::size_t i = 0; i < inputs.size(); ++i)
     bound_inputs.push_back(call.sequence(Name{"input", i}, inputs[i], call.argument(neuron.inputs()[i]).mem));
@@ -259,7 +293,7 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   const Kind kind = training            ? Kind::forward
                     : request.sequences ? Kind::inference
                                         : Kind::inference_final_state;
-  const std::shared_ptr<const Executable> executable = requested.executable(kind, call.maps());
+  const std::shared_ptr<const Executable> executable = requested.executable(call.place(), kind, call.maps());
 
   std::vector<at::Tensor> results;
   for (int index : neuron.outputs()) results.push_back(call.make(neuron.graph().results[index].mem, true));
@@ -288,7 +322,7 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
           run.buffers.push_back({});
         break;
       default: {
-        results.push_back(fresh(saved_shape(call, executable->plan(), buffer), scalar_type(buffer.mem)));
+        results.push_back(call.make(saved_shape(call, executable->plan(), buffer), buffer.mem));
         if (buffer.lead == Lead::per_segment)
           results.back().narrow(0, -checkpoint_pad, checkpoint_pad).zero_();
         run.buffers.push_back(call.written(results.back()));
@@ -297,6 +331,8 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   }
   internal_check(!training || results.size() == first_saved + requested.saved().size(),
                  "what is saved depends on how parameters lie in memory");
+  if (training && call.place() == Place::cuda && requested.is_first(call.maps()))
+    prepare_training(call, requested, *executable, run, !states.empty());
   executable->run(run, torch_threads());
   return results;
 }
@@ -321,10 +357,22 @@ std::vector<int> places_now(const TorchNeuron& neuron, const Request& request, a
   return arguments;
 }
 
+namespace {
+
+/// Where the tensors of backward are: all in the same place, or what binds them says which is not.
+at::Device device_of(const BackwardCall& given) {
+  for (const OptionalTensors* list : {&given.grads, &given.inputs, &given.states, &given.results})
+    for (const std::optional<at::Tensor>& tensor : *list)
+      if (tensor && tensor->defined()) return tensor->device();
+  return given.params.empty() ? at::Device(at::kCPU) : given.params[0].device();
+}
+
+}  // namespace
+
 std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCall& given,
                                      const Request& request) {
   if (given.shape.empty()) Call::fail("the shape must be [T, step shape], found []");
-  Call call(neuron, given.shape);
+  Call call(neuron, given.shape, device_of(given));
   Requested& requested = neuron.requested(request);
   requested.require_training();
   const Graph& joint = requested.joint();
@@ -345,19 +393,17 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
       absent.push_back(static_cast<int>(a));
 
   std::map<int, at::Tensor> gradients;  // by argument
-  std::map<int, at::Tensor> rows;       // of parameters: one for each element
   const std::vector<int> now = places_now(neuron, request, given.now);
   for (int index : now) {
     const Argument& argument = call.argument(index);
     if (argument.role == Role::param)
-      gradients[index] =
-          fresh(given.params[place_of(neuron.params(), index)].sizes(), scalar_type(argument.mem));
+      gradients[index] = call.make(given.params[place_of(neuron.params(), index)].sizes(), argument.mem);
     else
       gradients[index] = call.make(gradient_memory(argument), argument.role == Role::input);
   }
 
   const std::shared_ptr<const Executable> executable =
-      requested.executable(Kind::backward, call.maps(), absent);
+      requested.executable(call.place(), Kind::backward, call.maps(), absent);
   const Plan& plan = executable->plan();
   const auto read = [&](const OptionalTensors& list, std::size_t place, const char* what) -> at::Tensor {
     const std::optional<at::Tensor> found = list.get(place);
@@ -365,6 +411,7 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
     return *found;
   };
   PlanRun run = call.plan_run();
+  ParamGradients param_gradients{.step = call.step()};
   for (const Buffer& buffer : plan.buffers) {
     const auto state_place = [&] { return place_of(neuron.states(), buffer.index); };
     Bound bound;
@@ -427,10 +474,12 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
       }
       case Holds::grad_param:
         if (gradients.contains(buffer.index)) {
-          const bool many = call.argument(buffer.index).per_step;
-          at::Tensor& all = rows[buffer.index];
-          all = fresh({many ? call.steps() : 1, call.elements()}, scalar_type(buffer.mem));
-          bound = call.written(all);
+          const Shape& shape = call.param_shape(place_of(neuron.params(), buffer.index));
+          param_gradients.list.push_back({.buffer = static_cast<int>(run.buffers.size()),
+                                          .mem = call.argument(buffer.index).mem,
+                                          .shape = shape,
+                                          .to = gradients[buffer.index].data_ptr(),
+                                          .row_stride = elements_of(shape)});
         }
         break;
       case Holds::grad_input:
@@ -442,20 +491,19 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
     }
     run.buffers.push_back(bound);
   }
-  const Threads threads = torch_threads();
-  executable->run(run, threads);
+  if (param_gradients.list.empty()) {
+    executable->run(run, torch_threads());
+  } else {
+    constexpr std::int64_t alignment = 256;
+    const at::Tensor& scratch =
+        call.keep(call.make({executable->scratch_bytes(call.steps(), param_gradients) + alignment}, Mem::u8));
+    const auto address = reinterpret_cast<std::uintptr_t>(scratch.data_ptr());
+    param_gradients.scratch = reinterpret_cast<void*>((address + alignment - 1) / alignment * alignment);
+    executable->run_backward(run, param_gradients, torch_threads());
+  }
 
   std::vector<at::Tensor> out;
-  for (int index : now) {
-    const Argument& argument = call.argument(index);
-    at::Tensor& gradient = gradients[index];
-    if (argument.role == Role::param) {
-      const Shape& shape = call.param_shape(place_of(neuron.params(), index));
-      store_param_gradient(argument, rows[index].data_ptr(), call.elements(), call.steps(), call.step(),
-                           shape, gradient.data_ptr(), elements_of(shape), threads);
-    }
-    out.push_back(gradient.to(scalar_type(argument.mem)));
-  }
+  for (int index : now) out.push_back(gradients[index].to(scalar_type(call.argument(index).mem)));
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "build.h"
 #include "error.h"
+#include "export.h"
 #include "grad.h"
 #include "guarded.h"
 #include "import.h"
@@ -12,6 +13,7 @@
 #include "neuron.h"
 #include "ops.h"
 #include "text.h"
+#include "triton_function.h"
 #include "verify.h"
 
 namespace flexsn {
@@ -112,6 +114,23 @@ std::string show_text(const std::string& text, const std::string& stage, const s
     // What torch traced has its gradients in the same graph.
     return show(Neuron(forward_of(neuron.graph())), options);
   });
+}
+
+/// The neuron in a format that others read; no kind: that of inference, or all.
+std::string export_text(const std::string& text, const std::string& format, const std::string& kind,
+                        bool sequences) {
+  return guarded([&] {
+    Training training;
+    training.state_sequences = sequences;
+    training.costs = cost_model_named("gpu");
+    const std::optional<Kind> chosen = kind.empty() ? std::nullopt : std::optional(kind_named(kind));
+    return exported(read_neuron(text), format, chosen, training);
+  });
+}
+
+/// A step without states as a Triton device function.
+std::string triton_function(const std::string& text, const std::string& name, const Strings& arguments) {
+  return guarded([&] { return emit_triton_function(parse(text, "graph"), name, arguments); });
 }
 
 /// The text of an explanation, why there is no training, figures by name, what is saved, what runs again.
@@ -232,6 +251,8 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("signature(str neuron) -> (str[], str[], str[], str[])", &flexsn::signature);
   m.def("named(str neuron, str name, str[] arguments, str[] outputs) -> str", &flexsn::named);
   m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
+  m.def("triton_function(str neuron, str name, str[] arguments) -> str", &flexsn::triton_function);
+  m.def("export(str neuron, str format, str kind, bool sequences) -> str", &flexsn::export_text);
   m.def(
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
       "int[] wanted) -> (str, str, Dict(str, float), str[], str[])",

@@ -6,9 +6,10 @@
 
 namespace flexsn {
 
-at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type) {
+at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   constexpr std::uintptr_t page = std::uintptr_t{1} << 21;
-  at::Tensor tensor = at::empty(shape, at::dtype(type));
+  at::Tensor tensor = at::empty(shape, at::dtype(type).device(device));
+  if (!device.is_cpu()) return tensor;
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
   const std::uintptr_t first = (begin + page - 1) / page * page;
   const std::uintptr_t last = (begin + tensor.nbytes()) / page * page;

@@ -5,8 +5,8 @@
 
 namespace flexsn {
 
-/// An uninitialised tensor on the CPU. A large one asks the system for large pages: most of the time of its
+/// An uninitialised tensor. A large one on the CPU asks the system for large pages: most of the time of its
 /// first writing goes into page faults otherwise.
-at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type);
+at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type, at::Device device);
 
 }  // namespace flexsn

@@ -19,8 +19,8 @@ namespace {
 void read_plan(const std::string& plan, Training& training) {
   const auto fail = [&](const std::string& part) {
     user_error("the plan '", plan, "' has a part '", part,
-               "' that is not known; write cpu or gpu, then budget=BYTES and saving=automatic, everything, "
-               "per_step or rebuild, with commas between");
+               "' that is not known; write cpu or gpu, then budget=BYTES, segment=STEPS and "
+               "saving=automatic, everything, per_step or rebuild, with commas between");
   };
   std::size_t start = 0;
   while (start < plan.size()) {
@@ -35,6 +35,11 @@ void read_plan(const std::string& plan, Training& training) {
       const auto [stop, wrong] = std::from_chars(part.data() + std::size("budget=") - 1, last, bytes);
       if (wrong != std::errc() || stop != last) fail(part);
       training.budget = bytes;
+    } else if (part.starts_with("segment=")) {
+      const char* last = part.data() + part.size();
+      const auto [stop, wrong] =
+          std::from_chars(part.data() + std::size("segment=") - 1, last, training.segment);
+      if (wrong != std::errc() || stop != last) fail(part);
     } else {
       const std::map<std::string, Saving> ways = {{"saving=automatic", Saving::automatic},
                                                   {"saving=everything", Saving::everything},
@@ -64,31 +69,33 @@ CompileOptions options_for(const Graph& graph, const Request& request) {
 
 Requested::Requested(const Graph& graph, const Request& request)
     : kernels_(graph, options_for(graph, request)) {
-  std::vector<Map> maps;
   for (Role role : {Role::state, Role::param})
     for (const Argument& argument : graph.arguments)
-      if (argument.role == role) {
-        laid_out_.push_back(argument.name);
-        maps.push_back(role == Role::state ? Map::element : Map::scalar);
-      }
+      if (argument.role == role) laid_out_.push_back(argument.name);
   if (!kernels_.trainable()) return;
-  const Plan& forward = executable(Kind::forward, maps)->plan();
+  const Plan forward = kernels_.plan(Kind::forward, {});
   for (const Buffer& buffer : forward.buffers)
     if (buffer.holds == Holds::saved || buffer.holds == Holds::checkpoint) saved_.push_back(buffer);
   segment_ = forward.segment;
-  for (const Buffer& buffer : executable(Kind::backward, maps)->plan().buffers)
+  for (const Buffer& buffer : kernels_.plan(Kind::backward, {}).buffers)
     if (!buffer.write) reads_.insert({buffer.holds, buffer.index});
 }
 
-std::shared_ptr<const Executable> Requested::executable(Kind kind, const std::vector<Map>& maps,
+std::shared_ptr<const Executable> Requested::executable(Place place, Kind kind, const std::vector<Map>& maps,
                                                         const std::vector<int>& absent) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const Executable>& found = known_[{kind, maps, absent}];
+  std::shared_ptr<const Executable>& found = known_[{place, kind, maps, absent}];
   if (found) return found;
   Layout layout;
   for (std::size_t i = 0; i < maps.size(); ++i) layout[laid_out_[i]] = maps[i];
-  found = kernels_.executable(kind, layout, absent);
+  found =
+      kernels_.executable_on(place == Place::cuda ? "cuda" : kernels_.options().target, kind, layout, absent);
   return found;
+}
+
+bool Requested::is_first(const std::vector<Map>& maps) {
+  const std::lock_guard lock(mutex_);
+  return seen_.insert(maps).second;
 }
 
 TorchNeuron::TorchNeuron(std::string_view text) : text_(text), graph_(Neuron(parse(text, "neuron")).graph()) {

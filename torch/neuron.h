@@ -16,6 +16,9 @@ struct Request {
   auto operator<=>(const Request&) const = default;
 };
 
+/// Where tensors are. What forward saves for backward does not depend on it.
+enum class Place : std::uint8_t { cpu, cuda };
+
 /// The kernels of one request.
 class Requested {
  public:
@@ -26,8 +29,10 @@ class Requested {
   bool trainable() const { return kernels_.trainable(); }
   /// The kernel of a kind for these layouts, one for each state and parameter; `absent` are the arguments of
   /// the joint graph at which no gradient arrives.
-  std::shared_ptr<const Executable> executable(Kind kind, const std::vector<Map>& maps,
+  std::shared_ptr<const Executable> executable(Place place, Kind kind, const std::vector<Map>& maps,
                                                const std::vector<int>& absent = {});
+  /// Is this the first time that kernels of a GPU are asked about for these layouts?
+  bool is_first(const std::vector<Map>& maps);
   /// What forward leaves for backward beside its results, in order: saved values and checkpoints.
   const std::vector<Buffer>& saved() const { return saved_; }
   /// Steps between checkpoints; 0: there are none.
@@ -42,7 +47,9 @@ class Requested {
   int segment_ = 0;
   std::set<std::pair<Holds, int>> reads_;
   std::mutex mutex_;
-  std::map<std::tuple<Kind, std::vector<Map>, std::vector<int>>, std::shared_ptr<const Executable>> known_;
+  std::set<std::vector<Map>> seen_;
+  std::map<std::tuple<Place, Kind, std::vector<Map>, std::vector<int>>, std::shared_ptr<const Executable>>
+      known_;
 };
 
 /// A neuron of this process; equal texts are the same one.

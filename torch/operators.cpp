@@ -1,4 +1,4 @@
-// The operators of namespace flexsn: schemas, kernels for CPU and Meta tensors, autograd.
+// The operators of namespace flexsn: schemas, kernels for CPU, CUDA and Meta tensors, autograd.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -29,7 +29,7 @@ Request request_of(const TorchNeuron& neuron, at::IntArrayRef wanted, bool seque
   return request;
 }
 
-// ---- kernels for the CPU ---------------------------------------------------------------------------------
+// ---- kernels for CPU and CUDA ----------------------------------------------------------------------------
 
 template <bool sequences>
 std::vector<Tensor> inference(Text text, TensorList inputs, TensorList states, TensorList params) {
@@ -57,6 +57,14 @@ std::vector<Tensor> backward(Text text, const OptionalTensors& grads, const Opti
     return run_backward(neuron, {grads, inputs, states, params, results, shape, now},
                         request_of(neuron, wanted, sequences, plan));
   });
+}
+
+void add_kernels(torch::Library& library) {
+  library.impl("inference", inference<true>);
+  library.impl("inference_final_state", inference<false>);
+  library.impl("training", training<true>);
+  library.impl("training_final_state", training<false>);
+  library.impl("backward", backward);
 }
 
 // ---- Meta: shapes and types, symbolic where torch traces ----------------------------------------------
@@ -401,7 +409,10 @@ std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList s
         asked.push_back(static_cast<std::int64_t>(place));
     }
     if (!any || asked.empty()) return training_below<sequences>(text, inputs, states, params, wanted, plan);
-    return Train::apply(Setting{text, inputs.size(), states.size(), sequences, asked, plan}, TensorList(all));
+    // Said in words, since what comes after this may be traced on tensors that have no place.
+    const Text planned = plan.empty() && inputs[0].is_cuda() ? Text("gpu") : plan;
+    return Train::apply(Setting{text, inputs.size(), states.size(), sequences, asked, planned},
+                        TensorList(all));
   });
 }
 
@@ -464,13 +475,8 @@ TORCH_LIBRARY(flexsn, m) {
   m.def("differentiable(str neuron) -> int[]", &flexsn::differentiable);
 }
 
-TORCH_LIBRARY_IMPL(flexsn, CPU, m) {
-  m.impl("inference", flexsn::inference<true>);
-  m.impl("inference_final_state", flexsn::inference<false>);
-  m.impl("training", flexsn::training<true>);
-  m.impl("training_final_state", flexsn::training<false>);
-  m.impl("backward", flexsn::backward);
-}
+TORCH_LIBRARY_IMPL(flexsn, CPU, m) { flexsn::add_kernels(m); }
+TORCH_LIBRARY_IMPL(flexsn, CUDA, m) { flexsn::add_kernels(m); }
 
 TORCH_LIBRARY_IMPL(flexsn, Meta, m) {
   m.impl("inference", flexsn::inference_meta<true>);

@@ -1,7 +1,7 @@
 // flexsn: write one time step of a spiking neuron as a plain function; run whole sequences of it.
 //
-// This header is the whole public C++ API. Read it top to bottom: errors and types, values and the
-// functions on them, the step that a user's function fills in, neurons, and what can be done with one.
+// This header and neurons.h are the whole public C++ API. Read it top to bottom: errors and types, values and
+// the functions on them, the step that a user's function fills in, neurons, and what can be done with one.
 #pragma once
 
 #include <concepts>
@@ -207,15 +207,44 @@ struct Surrogate {
   std::function<Value(const Value& u)> derivative;
   /// A smooth function with that derivative; empty where none is in use.
   std::function<Value(const Value& u)> smooth;
+  std::string settings = {};  ///< its numbers, as in "alpha=4:beta=1"
+  /// What a spike is; empty: 1 where u >= 0, else 0.
+  std::function<Value(const Value& u)> value = {};
+  bool spiking = true;  ///< false: a spike is the smooth function itself
 };
 
+// docs/neurons.md has their formulas.
 namespace surrogate {
 Surrogate sigmoid(double alpha = 4);
 Surrogate atan(double alpha = 2);
 Surrogate triangle(double alpha = 1);
 Surrogate rectangle(double alpha = 1);
 Surrogate super_spike(double alpha = 1);
+Surrogate piecewise_exp(double alpha = 1);
+Surrogate soft_sign(double alpha = 2);
+Surrogate erf(double alpha = 2);
+Surrogate nonzero_sign_log_abs(double alpha = 1);
+Surrogate piecewise_leaky_relu(double w = 1, double c = 0.01);
+Surrogate squarewave_fourier_series(int n = 2, double T_period = 8);
+Surrogate s2nn(double alpha = 4, double beta = 1);
+Surrogate q_pseudo_spike(double alpha = 2);
+Surrogate leaky_k_relu(double leak = 0, double k = 1);
+Surrogate fake_numerical_gradient(double alpha = 0.3);
+Surrogate log_tailed_relu(double alpha = 0);
+Surrogate deterministic_pass();
+/// A spike is round(clamp(u, 0, max_spike_count)); its gradient is 1 from grad_min to grad_max (by default 0
+/// and max_spike_count).
+Surrogate multi_level_spike_count(int max_spike_count = 4, std::optional<double> grad_min = {},
+                                  std::optional<double> grad_max = {});
 }  // namespace surrogate
+
+/// A surrogate by its name with options: "atan", "s2nn:alpha=4:beta=1", "sigmoid:spiking=false".
+Surrogate surrogate_named(std::string_view name_and_options);
+/// One line for each surrogate: its name, its options with defaults, its derivative and smooth function.
+struct SurrogateInfo {
+  std::string name, options, derivative, smooth;
+};
+std::vector<SurrogateInfo> surrogate_list();
 
 /// 1 where u >= 0, else 0; its gradient is that of `surrogate`.
 Value spike(const Operand& u, const Surrogate& surrogate = surrogate::sigmoid());
@@ -288,11 +317,14 @@ Neuron parse_neuron(std::string_view text, std::string_view file = "text");
 /// A neuron from an `.fsn` file.
 Neuron load_neuron(const std::string& path);
 
-/// A built-in neuron by its command-line name with options: "lif", "lif:tau=3,v_reset=none".
+/// A built-in neuron by its command-line name with options: "lif", "lif:tau=3,v_reset=none",
+/// "lif:surrogate=s2nn:alpha=3,tau=learnable:2". In code, flexsn/neurons.h has a function for each.
 Neuron neuron_named(std::string_view name_and_options);
-/// One line for each built-in neuron: its name, its options with defaults, what it is.
+/// One line for each built-in neuron: its name, its options with defaults, what it is, its equations (a line
+/// each), the name of its Python class, and, for each option, what it may be.
 struct NeuronInfo {
-  std::string name, options, doc;
+  std::string name, options, doc, equations, python;
+  std::vector<std::string> allowed;
 };
 std::vector<NeuronInfo> neuron_list();
 
@@ -363,6 +395,8 @@ struct CostModel {
   double op = 0.25;   ///< one exact op for one element
   double keep = 0.2;  ///< one byte kept near the processor for the steps of a segment
   double room = 64;   ///< bytes for each element that can be kept so
+  int smallest = 1;   ///< bytes of a value that is kept so, at least
+  int longest = 64;   ///< steps of a segment, at most: checkpoints are next to nothing by then
 };
 /// "cpu", "gpu", or "bytes", where arithmetic is free.
 CostModel cost_model_named(std::string_view name);
@@ -517,8 +551,11 @@ using ParallelFor = std::function<void(std::int64_t count, const std::function<v
 
 struct CompileOptions {
   Training training = {};
-  std::string target = "cpu";  ///< "cpu": machine code; "interpreter": what defines the bits, slow, anywhere
-  int threads = 0;             ///< 0: $FLEXSN_THREADS (1 to 1024), else as many as the process may use
+  /// "cpu": machine code; "cuda": kernels for an NVIDIA GPU; "interpreter": what defines the bits, slow,
+  /// anywhere.
+  std::string target = "cpu";
+  int device = 0;                 ///< of target "cuda"; its default cost model of training is "gpu"
+  int threads = 0;                ///< 0: $FLEXSN_THREADS (1 to 1024), else as many as the process may use
   ParallelFor parallel_for = {};  ///< who runs tasks; empty: a small pool that all kernels share
 };
 
@@ -532,6 +569,10 @@ struct RunState;
 /// bound, but for a state or the gradient of one, which may be written exactly where it is read. Binding
 /// anything means that forward must run again before backward. A run belongs to one thread, a workspace to
 /// one run from forward to backward.
+/// Target "cuda": arrays and the workspace lie on the kernel's device, but for single parameter values, which
+/// may lie in the host's memory and are read by the call. Calls are queued on a stream and return at once;
+/// they may be captured into a CUDA graph, which can be replayed while the kernel lives. Ranges of parameters
+/// that lie on the device are not checked, nor is a workspace that something else has written to.
 class Run {
  public:
   /// An input, [T, step shape].
@@ -553,6 +594,9 @@ class Run {
   Run& out(const std::string& name, const View& view);
   /// The number of the first step, for sequences run in chunks.
   Run& first_step(std::int64_t step);
+  /// Of target "cuda": where calls are queued, a CUstream or cudaStream_t of the kernel's device; null, as at
+  /// first, is its default stream.
+  Run& stream(void* cuda_stream);
 
   /// Outputs and states.
   void inference();

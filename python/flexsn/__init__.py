@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from . import base, functional
+from . import base, functional, neurons, surrogate
 from ._library import ops as _ops
 from .base import MemoryModule, StepModule
+from .checkpointing import checkpoint
+from .export import export
 from .inspect import CheckReport, Explanation, check, explain, show
 from .neuron import FlexSN, FlexSNKernel
 from .scan import scan
 
 __all__ = [
     "CheckReport", "Explanation", "FlexSN", "FlexSNKernel", "MemoryModule", "StepModule", "base", "check",
-    "explain", "functional", "scan", "show", "version",
+    "checkpoint", "explain", "export", "functional", "neurons", "scan", "show", "surrogate", "version",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command line: python -m flexsn check|explain|show my_file.py:core."""
+"""The command line: python -m flexsn check|explain|export|show my_file.py:core."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from . import version
+from .export import FORMATS, export
 from .inspect import DTYPES, KINDS, STAGES, check, explain, show
 from .neuron import FlexSN, FlexSNKernel
 
@@ -33,10 +34,11 @@ def _arguments() -> argparse.ArgumentParser:
         prog="python -m flexsn", description="Looks at the core of a spiking neuron, written in Python."
     )
     parser.add_argument("--version", action="version", version=version())
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check|explain|show")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check|explain|export|show")
     about = {
         "check": "try its kernels against the eager loop and against the interpreter",
         "explain": "say what a call runs, reads, writes, copies, saves and recomputes",
+        "export": "write it as a Triton module that runs without flexsn, as CUDA C++ or as .fsn text",
         "show": "print a stage of its way from torch to machine code",
     }
     for name, text in about.items():
@@ -47,11 +49,15 @@ def _arguments() -> argparse.ArgumentParser:
         command.add_argument(
             "--param", type=float, action="append", default=[], metavar="NUMBER", help="passed after states"
         )
-        if name != "show":
+        if name not in ("export", "show"):
             command.add_argument("--T", type=int, metavar="STEPS", help="steps of a call")
         command.add_argument("--shape", type=_shape, metavar="DIMS", help="of one step, such as 64,32,32")
         command.add_argument("--dtype", choices=[d for d in DTYPES if len(d) < 5], help="of inputs")
         command.add_argument("--json", action="store_true", help="print fields for programs")
+        if name == "export":
+            command.add_argument("--format", choices=FORMATS, default="triton", help="by default triton")
+            command.add_argument("-o", "--output", metavar="FILE", help="write there instead of printing it")
+            command.add_argument("--kind", choices=KINDS, help="of which kernel, for cuda")
         if name == "check":
             command.add_argument("--seed", type=int, default=0, help="of the random data")
         if name == "show":
@@ -150,6 +156,10 @@ def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
     if given.command == "show":
         text = show(core, given.stage, kind=given.kind, **options)
         return text, {"core": given.core, "stage": given.stage, "kind": given.kind, "text": text}, 0
+    if given.command == "export":
+        text = export(core, given.format, given.output, kind=given.kind, **options)
+        fields = {"core": given.core, "format": given.format, "output": given.output, "text": text}
+        return "" if given.output else text, fields, 0
     if given.command == "explain":
         found = explain(core, given.T, **options)
         return found.text, dataclasses.asdict(found), 0
@@ -172,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text, fields, status = _run(given)
     except _WrongUse as error:
         _fail(str(error))
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
         # What flexsn says about a core names the line; a traceback through flexsn would hide it.
         _fail(str(error))
     if given.json:

@@ -41,14 +41,13 @@ class Subject:
     names: list[str]
     """Of inputs, states and static inputs."""
     module: FlexSN | None = None
-    requires_grad: tuple[bool, ...] | None = None
 
     @property
     def name(self) -> str:
         return describe(self.core)
 
     def fused(self) -> Fused:
-        return Fused(self.core, self.num_inputs, self.num_states, None, self.requires_grad)
+        return Fused(self.core, self.num_inputs, self.num_states, None)
 
 
 def subject_of(
@@ -65,14 +64,13 @@ def subject_of(
         static = neuron.static_inputs if isinstance(neuron, FlexSN) else ()
         module = neuron if isinstance(neuron, FlexSN) else None
         core, num_inputs, num_states = neuron.core, own.num_inputs, own.num_states
-        requires_grad = neuron._requires_grad
     else:
         if not callable(neuron):
             raise TypeError(
                 f"{asker} takes a core, a FlexSN or a FlexSNKernel, found {type(neuron).__name__}"
             )
         _refuse_network(neuron, asker)
-        core, static, module, requires_grad = neuron, tuple(params), None, None
+        core, static, module = neuron, tuple(params), None
     if num_states is None:
         raise TypeError(
             f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
@@ -91,7 +89,7 @@ def subject_of(
     if len(names) < total:
         names = [f"input{i}" for i in range(num_inputs)]
         names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
-    return Subject(core, num_inputs, num_states, static, names[:total], module, requires_grad)
+    return Subject(core, num_inputs, num_states, static, names[:total], module)
 
 
 def _refuse_network(neuron: Any, asker: str) -> None:

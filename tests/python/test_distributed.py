@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import torch.utils.checkpoint
-from flexsn import FlexSN, functional
-from flexsn.checkpointing import checkpoint
+from flexsn import FlexSN, checkpoint, functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

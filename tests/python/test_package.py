@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import pathlib
@@ -130,3 +131,32 @@ print(flexsn.__file__, flexsn.__version__, x.grad is not None, passed)
     assert done.stdout.split() == [str(site / "flexsn/__init__.py"), flexsn.__version__, "True", "True"]
     other = "import torch; torch.__version__ = '2.1.0'; import flexsn"
     assert "its library is built for torch" in run_python(other, python).stderr
+
+
+def private_uses(file: pathlib.Path) -> list[str]:
+    """Names of torch with a leading underscore that a file imports or reads."""
+
+    def dotted(node: ast.expr) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{dotted(node.value)}.{node.attr}"
+        return node.id if isinstance(node, ast.Name) else ""
+
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [dotted(node)]
+        private = re.compile(r"^torch\b.*\._(?!_)")
+        found += [name for name in names if private.match(name)]
+    return found
+
+
+def test_the_private_interface_of_torch_is_used_in_one_file() -> None:
+    package = pathlib.Path(flexsn.__file__).parent
+    used = {file.name: private_uses(file) for file in package.rglob("*.py")}
+    assert used.pop("_torch.py") != []
+    assert {name: uses for name, uses in used.items() if uses} == {}

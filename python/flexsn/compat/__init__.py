@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import custom_ops, hop, info, kernel, wrapper
+from . import custom_ops, graph2triton, hop, info, kernel, template, torch2graph, wrapper
 
-__all__ = ["custom_ops", "hop", "info", "kernel", "wrapper"]
+__all__ = ["custom_ops", "graph2triton", "hop", "info", "kernel", "template", "torch2graph", "wrapper"]

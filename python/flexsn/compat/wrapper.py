@@ -1,7 +1,7 @@
 """Runs kernels as the seed's wrappers do: those of flexsn are called, others are launched with empty results.
 
-A kernel that a caller made is launched as `kernel[grid](*tensors, T=, NCL=, dtype=)`; it gets what it reads,
-then what it writes. All sequences it writes are like the first argument.
+A kernel that a caller or `template` made is launched as `kernel[grid](*tensors, T=, NCL=, dtype=)`; it gets
+what it reads, then what it writes, all dense. All sequences it writes are like the first argument.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .info import FlexSNInfo
 from .kernel import NeuronKernel
+from .template import GeneratedKernel
 
 __all__ = [
     "flexsn_backward", "flexsn_backward_ncl_bucket", "flexsn_forward", "flexsn_inference",
@@ -28,6 +29,7 @@ def _triton_types() -> dict[torch.dtype, Any]:
     except ImportError:
         return {}
     names = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "bool": "int1"}
+    names |= {"float64": "float64", "int32": "int32", "uint8": "uint8"}
     return {getattr(torch, name): getattr(tl, in_triton) for name, in_triton in names.items()}
 
 
@@ -46,7 +48,8 @@ def flexsn_inference(f: Any, info: FlexSNInfo, *args: Tensor) -> tuple[Tensor, .
     """Output sequences and state sequences."""
     if isinstance(f, NeuronKernel):
         return tuple(f.forward("inference", args))
-    results = [torch.empty_like(args[0]) for _ in range(info.num_outputs + info.num_states)]
+    args = _complete(f, info, args)
+    results = [_like(args[0]) for _ in range(info.num_outputs + info.num_states)]
     _launch(f, args, results, args[0])
     return tuple(results)
 
@@ -55,9 +58,10 @@ def flexsn_inference_final_state(f: Any, info: FlexSNInfo, *args: Tensor) -> tup
     """Output sequences and last states, which are like the initial ones or like a step of input 0."""
     if isinstance(f, NeuronKernel):
         return tuple(f.forward("inference_final_state", args))
+    args = _complete(f, info, args)
     first = args[0]
     initial = list(args[info.num_inputs : info.num_inputs + info.num_states])
-    outputs = [torch.empty_like(first) for _ in range(info.num_outputs)]
+    outputs = [_like(first) for _ in range(info.num_outputs)]
     missing = info.num_states - len(initial)
     if first.shape[0] == 0:
         zeros = [first.new_zeros(first.shape[1:]) for _ in range(missing)]
@@ -72,7 +76,8 @@ def flexsn_forward(f: Any, info: FlexSNInfo, *args: Tensor) -> tuple[Tensor, ...
     """All that the forward kernel of training returns: outputs, states, what backward reads."""
     if isinstance(f, NeuronKernel):
         return tuple(f.forward("training", args))
-    results = [torch.empty_like(args[0]) for _ in range(info.num_fwd_kernel_returns)]
+    args = _complete(f, info, args)
+    results = [_like(args[0]) for _ in range(info.num_fwd_kernel_returns)]
     _launch(f, args, results, args[0])
     return tuple(results)
 
@@ -113,7 +118,7 @@ def flexsn_backward(
     templates = [*input_templates, *state_templates]
     if not present or present[0].shape[0] == 0:
         return tuple([torch.zeros_like(template) for template in templates])
-    results = [torch.empty_like(template) for template in templates]
+    results = [_like(template) for template in templates]
     dense = [torch.zeros_like(present[0]) if grad is None else grad for grad in grads]
     _launch(f, [*dense, *saved], results, present[0])
     return tuple(results)
@@ -141,11 +146,26 @@ def _input_templates(
     return templates
 
 
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _complete(f: Any, info: FlexSNInfo, args: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The arguments; a kernel of `template` gets zeros for states that are left out."""
+    missing = info.num_inputs + info.num_states - len(args)
+    if not isinstance(f, GeneratedKernel) or missing <= 0:
+        return args
+    return [*args, *[args[0].new_zeros(args[0].shape[1:]) for _ in range(missing)]]
+
+
 def _launch(f: Any, read: Sequence[Any], written: Sequence[Tensor], like: Tensor) -> None:
-    """Launches a caller's kernel over the elements of a step; nothing is launched for no steps."""
+    """Launches a kernel over the elements of a step; nothing is launched for no steps or no elements."""
     if like.shape[0] == 0:
         return
     elements = like[0].numel()
+    if elements == 0:
+        return
+    read = [each.contiguous() if isinstance(each, Tensor) else each for each in read]
     with torch.cuda.device_of(like):
         f[_grid(elements)](
             *read, *written, T=like.shape[0], NCL=elements, dtype=type_dict.get(like.dtype, like.dtype)

@@ -1,0 +1,391 @@
+"""FlexSN on a GPU: kernels against the traffic floor, calls as a user sees them, and the alternatives in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import flexsn
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Sigmoid(torch.autograd.Function):
+    """A spike whose gradient is that of a sigmoid, as users write it."""
+
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u >= 0).to(u)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (u,) = ctx.saved_tensors
+        y = torch.sigmoid(4.0 * u)
+        return grad * 4.0 * y * (1.0 - y)
+
+
+def spike(u: torch.Tensor) -> torch.Tensor:
+    return Sigmoid.apply(u)
+
+
+def lif(x, v):
+    h = v + (x - v) / 2.0
+    s = spike(h - 1.0)
+    return s, h * (1.0 - s)
+
+
+class LearnableTau(torch.nn.Module):
+    """A LIF neuron with one learnable decay."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x, v):
+        h = v + (x - v) * self.w
+        s = spike(h - 1.0)
+        return s, h * (1.0 - s)
+
+
+class ChannelThreshold(torch.nn.Module):
+    """A LIF neuron with a learnable threshold for each channel of [batch, channel, height, width]."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.threshold = torch.nn.Parameter(torch.ones(channels, 1, 1))
+
+    def forward(self, x, v):
+        h = v + (x - v) / 2.0
+        s = spike(h - self.threshold)
+        return s, h * (1.0 - s)
+
+
+def izhikevich(x, v, u):
+    v = v + 0.5 * (0.04 * v * v + 5.0 * v + 140.0 - u + 20.0 * x)
+    u = u + 0.02 * (0.2 * v - u)
+    s = spike(v - 30.0)
+    return s, v * (1.0 - s) - 65.0 * s, u + 8.0 * s
+
+
+def adaptive_exponential(x, v, w):
+    h = v + 0.1 * (-v + 0.5 * torch.exp((v - 1.0) * 2.0) - w + x)
+    w = w + 0.05 * (0.2 * h - w)
+    s = spike(h - 2.0)
+    return s, h * (1.0 - s), w + 0.1 * s
+
+
+def hodgkin_huxley(x, v, m, h, n):
+    alpha_m = 0.1 * (v + 40.0) / (1.0 - torch.exp(-(v + 40.001) / 10.0))
+    beta_m = 4.0 * torch.exp(-(v + 65.0) / 18.0)
+    alpha_h = 0.07 * torch.exp(-(v + 65.0) / 20.0)
+    beta_h = 1.0 / (1.0 + torch.exp(-(v + 35.0) / 10.0))
+    alpha_n = 0.01 * (v + 55.0) / (1.0 - torch.exp(-(v + 55.001) / 10.0))
+    beta_n = 0.125 * torch.exp(-(v + 65.0) / 80.0)
+    m = m + 0.01 * (alpha_m * (1.0 - m) - beta_m * m)
+    h = h + 0.01 * (alpha_h * (1.0 - h) - beta_h * h)
+    n = n + 0.01 * (alpha_n * (1.0 - n) - beta_n * n)
+    current = 120.0 * m * m * m * h * (v - 50.0) + 36.0 * n * n * n * n * (v + 77.0) + 0.3 * (v + 54.4)
+    v = v + 0.01 * (x - current)
+    return spike(v), v, m, h, n
+
+
+def loop(x):
+    v = torch.zeros_like(x[0])
+    spikes = []
+    for t in range(x.shape[0]):
+        s, v = lif(x[t], v)
+        spikes.append(s)
+    return torch.stack(spikes)
+
+
+def fused(core, states: int = 1) -> Call:
+    module = flexsn.FlexSN(core, num_states=states).cuda()
+
+    def call(x):
+        module.reset()
+        return module(x)
+
+    call.parameters = list(module.parameters()) + (
+        list(core.parameters()) if isinstance(core, torch.nn.Module) else []
+    )
+    return call
+
+
+def spikingjelly_call() -> Call | None:
+    try:
+        from spikingjelly.activation_based import functional
+        from spikingjelly.activation_based.neuron import FlexSN
+    except ImportError as error:
+        print(f"left out: SpikingJelly ({error})")
+        return None
+    module = FlexSN(lif, num_states=1, step_mode="m")
+
+    def call(x):
+        functional.reset_net(module)
+        return module(x)
+
+    return call
+
+
+# ---- timing ----------------------------------------------------------------------------------------------
+
+
+def between_events(call: Callable[[], object], repeats: int = 30) -> float:
+    """Median milliseconds of a call as a user sees it, its own overhead included."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def wall_clock(call: Callable[[], object], number: int = 200) -> float:
+    """Milliseconds of one of many calls in a row."""
+    for _ in range(10):
+        call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / number * 1e3
+
+
+def by_replay(call: Callable[[], object], launches: int = 10, repeats: int = 20) -> float:
+    """Median milliseconds of what a call runs on the device: a graph of several calls is replayed."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            call()
+    times = []
+    for _ in range(repeats + 3):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / launches)
+    graph.reset()
+    return statistics.median(times[3:])
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written in a second by a large copy on the device."""
+    source = torch.empty(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / (between_events(lambda: target.copy_(source), 50) / 1e3)
+
+
+def inference(call: Call, x: torch.Tensor) -> Callable[[], object]:
+    def run():
+        with torch.no_grad():
+            return call(x)
+
+    return run
+
+
+def training(call: Call, x: torch.Tensor, grad: torch.Tensor) -> Callable[[], object]:
+    wanted = [x, *getattr(call, "parameters", [])]
+    return lambda: torch.autograd.grad(call(x), wanted, grad)
+
+
+# ---- the table -------------------------------------------------------------------------------------------
+
+
+class Table:
+    """Rows that are printed as they come, and kept."""
+
+    def __init__(self):
+        self.rows: list[dict] = []
+
+    def at_least(self, work: str, goal: float | None, found: float, unit: str = "", **more: float) -> None:
+        self._add(work, goal, found, unit, None if goal is None else found >= goal, more)
+
+    def at_most(self, work: str, goal: float | None, found: float, unit: str = "", **more: float) -> None:
+        self._add(work, goal, found, unit, None if goal is None else found <= goal, more)
+
+    def _add(
+        self, work: str, goal: float | None, found: float, unit: str, good: bool | None, more: dict
+    ) -> None:
+        word = {None: "", True: "ok", False: "MISSED"}[good]
+        wanted = "" if goal is None else f"{goal:g} {unit}"
+        detail = "  ".join(f"{name} {value:.4g}" for name, value in more.items())
+        print(f"{work:62s} {wanted:>8s} {found:8.3f} {unit:2s} {word:6s} {detail}", flush=True)
+        self.rows.append({"work": work, "goal": goal, "found": found, "unit": unit, "good": good, **more})
+
+
+def data(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """An input and a gradient that arrives at the output."""
+    return torch.randn(shape, device="cuda").requires_grad_(), torch.randn(shape, device="cuda")
+
+
+def against_floor(table: Table, bandwidth: float) -> None:
+    for steps, elements, goal_inference, goal_training in (
+        (8, 4194304, 0.92, 0.90),
+        (32, 4194304, 0.92, 0.90),
+        (128, 262144, None, 0.85),
+        (500, 65536, None, 0.70),
+    ):
+        x, grad = data(steps, elements)
+        call, size, pass_ms = fused(lif), f"{steps} x {elements}", x.nbytes / bandwidth * 1e3
+        ms = by_replay(inference(call, x))
+        table.at_least(f"inference kernel {size}, of the floor", goal_inference, 2 * pass_ms / ms, ms=ms)
+        ms = by_replay(training(call, x, grad))
+        table.at_least(f"training kernels {size}, of the floor", goal_training, 5 * pass_ms / ms, ms=ms)
+
+
+def calls(table: Table, bandwidth: float, compiled: bool) -> None:
+    peer = spikingjelly_call()
+    for steps, elements, against_peer, against_compile in (
+        (8, 4194304, 6, 5),
+        (32, 4194304, 3, None),
+        (8, 32768, 10, None),
+    ):
+        x, grad = data(steps, elements)
+        size = f"{steps} x {elements}"
+        ours = between_events(training(fused(lif), x, grad))
+        floor = 5 * x.nbytes / bandwidth * 1e3
+        goal = 0.78 if (steps, elements) == (8, 4194304) else None
+        table.at_least(f"training through FlexSN {size}, of the floor", goal, floor / ours, ms=ours)
+        if peer is not None:
+            theirs = between_events(training(peer, x, grad))
+            table.at_least(
+                f"training {size} against SpikingJelly", against_peer, theirs / ours, "x", ms=theirs
+            )
+        if steps > 8:
+            continue
+        eager = between_events(training(loop, x, grad), 10)
+        table.at_least(f"training {size} against eager", None, eager / ours, "x", ms=eager)
+        if compiled:
+            theirs = between_events(training(torch.compile(loop), x, grad))
+            table.at_least(
+                f"training {size} against torch.compile", against_compile, theirs / ours, "x", ms=theirs
+            )
+    x, grad = data(8, 32768)
+    call = fused(lif)
+    table.at_most("training call 8 x 32768 from Python", 160, wall_clock(training(call, x, grad)) * 1e3, "us")
+    table.at_most("inference call 8 x 32768 from Python", 30, wall_clock(inference(call, x)) * 1e3, "us")
+
+
+def parameters(table: Table) -> None:
+    for steps in (8, 32):
+        x, grad = data(steps, 4194304)
+        plain = by_replay(training(fused(lif), x, grad))
+        ms = by_replay(training(fused(LearnableTau()), x, grad))
+        work = f"learnable scalar tau {steps} x 4194304, times as long"
+        table.at_most(work, 1.10, ms / plain, "x", ms=ms, plain_ms=plain)
+    x, grad = data(8, 64, 64, 32, 32)
+    plain = by_replay(training(fused(lif), x, grad))
+    ms = by_replay(training(fused(ChannelThreshold(64)), x, grad))
+    work = "threshold per channel 8 x [64, 64, 32, 32], times as long"
+    table.at_most(work, 1.15, ms / plain, "x", ms=ms, plain_ms=plain)
+
+
+def other_neurons(table: Table, bandwidth: float) -> None:
+    for core, states in ((izhikevich, 2), (adaptive_exponential, 2), (hodgkin_huxley, 4)):
+        x, grad = data(16, 1048576)
+        call, pass_ms = fused(core, states), x.nbytes / bandwidth * 1e3
+        for what, passes, run in (
+            ("inference", 2, inference(call, x)),
+            ("training", 5, training(call, x, grad)),
+        ):
+            ms = by_replay(run)
+            work = f"{core.__name__} {what} 16 x 1048576, of {passes} passes"
+            table.at_least(work, 0.75, passes * pass_ms / ms, ms=ms)
+
+
+FIRST_CALL = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import gpu_bench, torch
+import flexsn
+steps = int(sys.argv[1])
+def warm(x, v):
+    return x * 0.5, v
+x = torch.randn(4, 64, device="cuda").requires_grad_()
+gpu_bench.fused(warm)(x).sum().backward()
+torch.cuda.synchronize()
+call = gpu_bench.fused(gpu_bench.lif)
+x = torch.randn(steps, 4096, device="cuda").requires_grad_()
+start = time.perf_counter()
+call(x).sum().backward()
+torch.cuda.synchronize()
+print(time.perf_counter() - start)
+"""
+
+
+def first_calls(table: Table) -> None:
+    program = FIRST_CALL.format(folder=str(Path(__file__).parent))
+    for steps in (8, 500):
+        with tempfile.TemporaryDirectory() as cache:
+            for name, goal in (("empty disk cache", 0.5), ("disk cache warm", 0.1)):
+                out = subprocess.run(
+                    [sys.executable, "-c", program, str(steps)],
+                    capture_output=True,
+                    text=True,
+                    env={**os.environ, "FLEXSN_CACHE_DIR": cache + "/kernels"},
+                )
+                if out.returncode != 0:
+                    print(out.stderr[-2000:])
+                    continue
+                seconds = float(out.stdout.split()[-1])
+                table.at_most(f"first training call, T = {steps}, {name}", goal, seconds, "s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", help="write the figures as JSON to this file")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--only", action="append", help="floor, parameters, neurons, calls or first")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("bench-gpu needs an NVIDIA GPU that torch can see")
+    bandwidth = copy_bandwidth()
+    machine = torch.cuda.get_device_name()
+    print(f"{machine}, torch {torch.__version__}, a copy moves {bandwidth / 1e9:.0f} GB/s", flush=True)
+    table = Table()
+    parts = {
+        "floor": lambda: against_floor(table, bandwidth),
+        "parameters": lambda: parameters(table),
+        "neurons": lambda: other_neurons(table, bandwidth),
+        "calls": lambda: calls(table, bandwidth, not args.no_compile),
+        "first": lambda: first_calls(table),
+    }
+    for name in args.only or parts:
+        parts[name]()
+    if args.out:
+        facts = {
+            "machine": machine,
+            "torch": torch.__version__,
+            "copy_gb_per_s": bandwidth / 1e9,
+            "rows": table.rows,
+        }
+        Path(args.out).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+#include "cuda_kernel.h"
+
+#include <algorithm>
+#include <array>
+#include <future>
+
+#include "cuda_shape.h"
+#include "error.h"
+
+namespace flexsn {
+
+/// The code for one set of buffers that are present.
+struct CudaKernel::Variant {
+  CudaModule module;
+  CudaCode code;
+
+  Variant(const Cuda& cuda, const Store& store, CudaModule emitted)
+      : module(std::move(emitted)), code(cuda, store, std::move(module.text), {module.wide, module.narrow}) {}
+};
+
+namespace {
+
+constexpr std::size_t most_fields = 4096 / sizeof(std::uint64_t);  // of a kernel's parameters
+constexpr std::size_t wide_entry = 0, narrow_entry = 1;            // places in a variant's code
+
+/// A device with fewer wide blocks than this for each multiprocessor waits for memory more than it loads.
+constexpr std::int64_t blocks_of_a_multiprocessor = 2;
+
+std::vector<bool> present_in(const PlanRun& run) {
+  std::vector<bool> present;
+  present.reserve(run.buffers.size());
+  for (const Bound& bound : run.buffers) present.push_back(bound.data != nullptr);
+  return present;
+}
+
+/// The bytes of a scalar.
+std::uint64_t scalar_bits(const Buffer& buffer, const Bound& bound) {
+  internal_check(buffer.map == Map::scalar && buffer.lead == Lead::once,
+                 "only a single value can lie in the host's memory");
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bound.data, size_of(buffer.mem));
+  return bits;
+}
+
+std::uint64_t field_of(const CudaField& field, const Plan& plan, const PlanRun& run, bool partial_sums) {
+  using What = CudaField::What;
+  const auto bits = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
+  switch (field.what) {
+    case What::steps:
+      return bits(run.steps);
+    case What::elements:
+      return bits(run.elements);
+    case What::first_step:
+      return bits(run.first_step);
+    case What::partial_sums:
+      return partial_sums ? 1 : 0;
+    default:
+      break;
+  }
+  const Buffer& buffer = plan.buffers[field.buffer];
+  const Bound& bound = run.buffers[field.buffer];
+  switch (field.what) {
+    case What::data:
+      return bound.host ? 0 : reinterpret_cast<std::uint64_t>(bound.data);
+    case What::value:
+      return bound.host && bound.data != nullptr ? scalar_bits(buffer, bound) : 0;
+    case What::row_stride:
+      return bits(bound.row_stride);
+    case What::inner:
+      return bits(bound.inner);
+    default:
+      internal_check(field.what == What::count, "a field that the launcher does not know");
+      return bits(bound.count);
+  }
+}
+
+}  // namespace
+
+CudaKernel::CudaKernel(Plan plan, const Cuda& cuda, Store store, const CudaChoice& choice)
+    : plan_(std::move(plan)),
+      cuda_(cuda),
+      store_(std::move(store)),
+      options_(choice.options ? *choice.options : cuda_shape(plan_).options),
+      entry_(choice.entry),
+      is_sum_(plan_.buffers.size()) {
+  verify(plan_);
+  for (const Sum& sum : plan_.sums)
+    if (sum.buffer != no_buffer) is_sum_[static_cast<std::size_t>(sum.buffer)] = true;
+}
+
+CudaKernel::~CudaKernel() = default;
+
+const CudaKernel::Variant& CudaKernel::variant(const PlanRun& run) const {
+  const std::vector<bool> present = present_in(run);
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Variant>& found = variants_[present];
+  if (found) return *found;
+  CudaModule module = emit_cuda(plan_, present, options_);
+  internal_check(module.options.vector == options_.vector && module.options.threads == options_.threads &&
+                     module.options.narrow_threads == options_.narrow_threads,
+                 "a module's blocks are those that were asked for");
+  if (module.fields.size() > most_fields)
+    user_error(
+        "neuron '", plan_.neuron, "': a CUDA kernel takes ", most_fields,
+        " numbers at most, but this one has ", plan_.buffers.size(), " buffers that need ",
+        module.fields.size(), "; about ", plan_.buffers.size() * most_fields / module.fields.size(),
+        " inputs, states, outputs, parameters and saved values can be had: use fewer, or target \"cpu\"");
+  found = std::make_unique<Variant>(cuda_, store_, std::move(module));
+  return *found;
+}
+
+std::int64_t CudaKernel::block(bool wide) const {
+  return wide ? std::int64_t{options_.vector} * options_.threads : options_.narrow_threads;
+}
+
+bool CudaKernel::can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) const {
+  if (entry_ == CudaEntry::narrow || run.elements % options_.vector != 0) return false;
+  const std::int64_t blocks = (run.elements + block(true) - 1) / block(true);
+  if (entry_ == CudaEntry::automatic && blocks < blocks_of_a_multiprocessor * gpu.multiprocessors)
+    return false;
+  for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    const Bound& bound = run.buffers[b];
+    if (bound.data == nullptr || buffer.map != Map::element || (by_block && is_sum_[b])) continue;
+    const std::uint64_t bytes = static_cast<std::uint64_t>(options_.vector) * size_of(buffer.mem);
+    if (reinterpret_cast<std::uint64_t>(bound.data) % bytes != 0) return false;
+    if (rows_of(plan_, buffer, run.steps) > 1 && bound.row_stride % options_.vector != 0) return false;
+  }
+  return true;
+}
+
+void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool partial_sums) const {
+  check_buffers(plan_, run);
+  if (run.elements == 0) return;
+  const Variant& code = variant(run);
+  std::array<std::uint64_t, most_fields> record;
+  for (std::size_t i = 0; i < code.module.fields.size(); ++i)
+    record[i] = field_of(code.module.fields[i], plan_, run, partial_sums);
+  void* parameters[] = {record.data()};
+  code.code.launch(gpu, wide ? wide_entry : narrow_entry, (run.elements + block(wide) - 1) / block(wide),
+                   wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
+}
+
+void CudaKernel::run(const PlanRun& run, const Threads&) const {
+  const Gpu& gpu = cuda_.driver.gpu(run.device);
+  launch(run, gpu, can_be_wide(run, gpu, false), false);
+}
+
+void CudaKernel::prepare(const PlanRun& run) const {
+  const Gpu& gpu = cuda_.driver.gpu(run.device);
+  std::future<void> sums;  // beside the kernel itself
+  const auto is_sum = [](const Buffer& buffer) { return buffer.holds == Holds::grad_param; };
+  if (std::any_of(plan_.buffers.begin(), plan_.buffers.end(), is_sum))
+    sums = std::async(std::launch::async, [&] { cuda_.sums().on(gpu); });
+  variant(run).code.on(gpu);
+  if (sums.valid()) sums.get();
+}
+
+std::int64_t CudaKernel::elements_of_sums(const ParamGradients& gradients, bool wide) const {
+  const bool suits =
+      std::all_of(gradients.list.begin(), gradients.list.end(), [&](const ParamGradient& gradient) {
+        return !is_sum_[static_cast<std::size_t>(gradient.buffer)] ||
+               sums_by_blocks(gradients.step, gradient.shape, block(wide));
+      });
+  return suits ? block(wide) : 1;
+}
+
+std::int64_t CudaKernel::scratch_bytes(std::int64_t steps, const ParamGradients& gradients,
+                                       Scratch whose) const {
+  std::int64_t most = 0;
+  for (bool wide : {false, true}) {
+    const std::int64_t elements = whose == Scratch::any_plan ? 1 : elements_of_sums(gradients, wide);
+    std::int64_t bytes = 0;
+    for (const ParamGradient& gradient : gradients.list)
+      bytes += sum_plan(plan_.buffers[gradient.buffer], gradient, gradients.step, steps, elements).bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+void CudaKernel::run_backward(PlanRun run, const ParamGradients& gradients, const Threads&) const {
+  const Gpu& gpu = cuda_.driver.gpu(run.device);
+  // What is written for each element takes part in the choice of the entry, which says how large a block is.
+  const auto bind = [&](std::int64_t elements) {
+    auto* scratch = static_cast<std::byte*>(gradients.scratch);
+    std::vector<SumPlan> plans;
+    for (const ParamGradient& gradient : gradients.list) {
+      const SumPlan& plan = plans.emplace_back(
+          sum_plan(plan_.buffers[gradient.buffer], gradient, gradients.step, run.steps, elements));
+      run.buffers[gradient.buffer] = plan.direct
+                                         ? Bound{.data = gradient.to, .row_stride = gradient.row_stride}
+                                         : Bound{.data = scratch, .row_stride = plan.row};
+      scratch += plan.bytes;
+    }
+    return plans;
+  };
+  bool wide = true;
+  std::int64_t elements = elements_of_sums(gradients, wide);
+  std::vector<SumPlan> plans = bind(elements);
+  if (!can_be_wide(run, gpu, elements > 1)) {
+    wide = false;
+    elements = elements_of_sums(gradients, wide);
+    plans = bind(elements);
+  }
+  launch(run, gpu, wide, elements > 1);
+  const bool empty = run.steps == 0 || run.elements == 0;
+  std::byte* scratch = static_cast<std::byte*>(gradients.scratch);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const ParamGradient& gradient = gradients.list[i];
+    const Buffer& buffer = plan_.buffers[gradient.buffer];
+    if (empty)
+      zero_gradient(cuda_, gpu, run.stream, buffer, run.steps, gradient);
+    else
+      finish_sums(cuda_, gpu, run.stream, buffer, plans[i], gradient, scratch);
+    scratch += plans[i].bytes;
+  }
+}
+
+std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
+  const Variant& code = variant(run);
+  const std::vector<CudaFunction>& functions = code.code.on(cuda_.driver.gpu(run.device));
+  const auto figures_of = [](const std::string& entry, int threads, const CudaFunction& function) {
+    return CudaFigures{entry, threads, function.registers, function.local_bytes, function.shared_bytes};
+  };
+  return {figures_of(code.module.wide, options_.threads, functions[wide_entry]),
+          figures_of(code.module.narrow, options_.narrow_threads, functions[narrow_entry])};
+}
+
+}  // namespace flexsn

@@ -1,0 +1,101 @@
+// CUDA as a target: what the core asks of it.
+#include <cstdlib>
+
+#include "cuda_kernel.h"
+#include "cuda_shape.h"
+#include "cuda_spread.h"
+#include "error.h"
+
+namespace flexsn {
+
+namespace {
+
+constexpr int attribute_memory_type = 2, attribute_managed = 8, attribute_device = 9;
+constexpr int memory_of_host = 1;
+
+DeviceAddress address(const void* data) { return reinterpret_cast<DeviceAddress>(data); }
+
+std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }
+
+}  // namespace
+
+std::shared_ptr<const Executable> cuda_executable(Plan plan) {
+  CudaChoice choice;
+  if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr && *asked != 0)
+    choice.options = cuda_options(asked, cuda_shape(plan).options);
+  return std::make_shared<CudaKernel>(std::move(plan), Cuda::standard(), Store::standard(), choice);
+}
+
+std::string cuda_absent() {
+  try {
+    Cuda::standard().driver.functions();
+    Cuda::standard().nvrtc.version();
+  } catch (const UserError& error) {
+    return join("there are no CUDA kernels: ", error.what());
+  }
+  return "";
+}
+
+std::string cuda_description() {
+  const Cuda& cuda = Cuda::standard();
+  const int count = cuda.driver.device_count();
+  const Gpu& first = cuda.driver.gpu(0);
+  return join(count, count == 1 ? " device: " : " devices, the first: ", first.name, " (sm_",
+              first.capability, "); driver ", version_text(cuda.driver.version()), ", ",
+              cuda.nvrtc.version());
+}
+
+int cuda_device_count() { return Cuda::standard().driver.device_count(); }
+
+std::optional<int> cuda_device_of(const void* data, int asking) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(asking));
+  const auto ask = [&](int attribute) -> std::optional<int> {
+    int value = 0;
+    if (driver.functions().cuPointerGetAttribute(&value, attribute, address(data)) != 0) return {};
+    return value;
+  };
+  // Memory that the driver has never heard of is the host's; managed memory is wherever it is needed.
+  const std::optional<int> type = ask(attribute_memory_type);
+  if (!type || (*type == memory_of_host && ask(attribute_managed).value_or(0) == 0)) return {};
+  return ask(attribute_device);
+}
+
+void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void* stream) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(device));
+  driver.check(driver.functions().cuMemcpyDtoDAsync_v2(address(to), address(from),
+                                                       static_cast<std::size_t>(bytes), stream),
+               "copy memory");
+}
+
+void* cuda_allocate(std::int64_t bytes, int device, void* stream) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(device));
+  DeviceAddress made = 0;
+  driver.check(driver.functions().cuMemAllocAsync(&made, static_cast<std::size_t>(bytes), stream),
+               "allocate memory for an expanded parameter");
+  return reinterpret_cast<void*>(made);
+}
+
+void cuda_free(void* data, int device, void* stream) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(device));
+  driver.check(driver.functions().cuMemFreeAsync(address(data), stream), "free memory");
+}
+
+void cuda_spread_out(const Shape& step, const Shape& param, std::size_t bytes, std::int64_t rows,
+                     const void* from, void* to, int device, void* stream) {
+  const Cuda& cuda = Cuda::standard();
+  spread_on(cuda, cuda.driver.gpu(device), stream, step, param, bytes, rows, from, to);
+}
+
+std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {
+  PlanRun run;
+  run.device = device;
+  double somewhere = 0;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) run.buffers.push_back({.data = &somewhere});
+  return CudaKernel(plan).figures(run);
+}
+
+}  // namespace flexsn

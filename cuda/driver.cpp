@@ -1,0 +1,137 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "error.h"
+
+namespace flexsn {
+
+namespace {
+
+constexpr int error_not_initialized = 3, error_no_device = 100;
+constexpr int attribute_multiprocessors = 16, attribute_major = 75, attribute_minor = 76;
+constexpr int oldest_version = 11020;  // memory in the order of a stream
+
+constexpr const char* visible_hint = "; is there one, and may this process see it (CUDA_VISIBLE_DEVICES)?";
+
+/// "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+std::string text_of_error(const DriverFunctions& cuda, int result) {
+  const char *name = nullptr, *text = nullptr;
+  cuda.cuGetErrorName(result, &name);
+  cuda.cuGetErrorString(result, &text);
+  return join(name ? name : "an unknown error", ": ", text ? text : std::to_string(result),
+              result == error_not_initialized ? "; a process that was forked from one that used CUDA cannot "
+                                                "use it: start it with spawn"
+              : result == error_no_device     ? visible_hint
+                                              : "");
+}
+
+std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }
+
+}  // namespace
+
+struct Driver::Opened {
+  DriverFunctions functions;
+  int version = 0, devices = 0;
+};
+
+Driver::Driver(std::string library) : library_(std::move(library)) {
+  if (!library_.empty()) return;
+  const char* chosen = std::getenv("FLEXSN_CUDA_DRIVER");
+  library_ = chosen != nullptr && *chosen != '\0' ? chosen : "libcuda.so.1";
+}
+
+Driver::~Driver() { delete opened_.load(); }
+
+const Driver::Opened& Driver::opened() const {
+  if (const Opened* present = opened_.load()) return *present;
+  const std::lock_guard lock(opening_);
+  if (const Opened* present = opened_.load()) return *present;
+  // Never closed: threads of the driver outlive any of us.
+  void* handle = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    user_error("there is no CUDA driver (", dlerror(),
+               "); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
+  auto made = std::make_unique<Opened>();
+  DriverFunctions& cuda = made->functions;
+#define FUNCTION(name, ...)                                                                       \
+  cuda.name = reinterpret_cast<int (*)(__VA_ARGS__)>(dlsym(handle, #name));                       \
+  if (cuda.name == nullptr)                                                                       \
+    user_error("the CUDA driver is too old: it has no function " #name "; install one for CUDA ", \
+               version_text(oldest_version), " or newer");
+  FLEXSN_DRIVER_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+  const auto check = [&](int result, const char* what) {
+    if (result != 0) user_error("the CUDA driver could not ", what, ": ", text_of_error(cuda, result));
+  };
+  check(cuda.cuInit(0), "start");
+  check(cuda.cuDriverGetVersion(&made->version), "tell its version");
+  if (made->version < oldest_version)
+    user_error("the CUDA driver is too old: it is for CUDA ", version_text(made->version),
+               "; install one for ", version_text(oldest_version), " or newer");
+  check(cuda.cuDeviceGetCount(&made->devices), "count its devices");
+  if (made->devices == 0) user_error("the CUDA driver sees no GPU", visible_hint);
+  opened_ = made.get();
+  return *made.release();
+}
+
+const DriverFunctions& Driver::functions() const { return opened().functions; }
+
+int Driver::version() const { return opened().version; }
+
+int Driver::device_count() const { return opened().devices; }
+
+const Gpu& Driver::gpu(int number) const {
+  const DriverFunctions& cuda = functions();
+  if (number < 0 || number >= device_count())
+    user_error("there is no CUDA device ", number, "; this process sees ", device_count(),
+               ", counted from 0");
+  const std::lock_guard lock(finding_);
+  std::unique_ptr<Gpu>& found = gpus_[number];
+  if (found) return *found;
+  auto made = std::make_unique<Gpu>();
+  made->number = number;
+  int device = 0, major = 0, minor = 0;
+  char name[256] = {};
+  check(cuda.cuDeviceGet(&device, number), "open a device");
+  check(cuda.cuDeviceGetName(name, static_cast<int>(sizeof name) - 1, device), "tell a device's name");
+  check(cuda.cuDeviceGetAttribute(&major, attribute_major, device), "tell what a device can do");
+  check(cuda.cuDeviceGetAttribute(&minor, attribute_minor, device), "tell what a device can do");
+  check(cuda.cuDeviceGetAttribute(&made->multiprocessors, attribute_multiprocessors, device),
+        "tell what a device can do");
+  made->name = name;
+  made->capability = 10 * major + minor;
+  const RelaxedCapture relaxed(*this);
+  check(cuda.cuDevicePrimaryCtxRetain(&made->context, device), "open a device's context");
+  found = std::move(made);
+  return *found;
+}
+
+std::string Driver::error_text(int result) const { return text_of_error(functions(), result); }
+
+void Driver::check(int result, const char* what) const {
+  if (result != 0) user_error("the CUDA driver could not ", what, ": ", error_text(result));
+}
+
+CurrentGpu::CurrentGpu(const Driver& driver, const Gpu& gpu) : driver_(driver) {
+  void* current = nullptr;
+  driver.check(driver.functions().cuCtxGetCurrent(&current), "tell the current context");
+  if (current == gpu.context) return;
+  driver.check(driver.functions().cuCtxPushCurrent_v2(gpu.context), "change to a device");
+  pushed_ = true;
+}
+
+CurrentGpu::~CurrentGpu() {
+  void* popped = nullptr;
+  if (pushed_) driver_.functions().cuCtxPopCurrent_v2(&popped);
+}
+
+RelaxedCapture::RelaxedCapture(const Driver& driver) : driver_(driver) {
+  driver.check(driver.functions().cuThreadExchangeStreamCaptureMode(&mode_), "allow loading in a capture");
+}
+
+RelaxedCapture::~RelaxedCapture() { driver_.functions().cuThreadExchangeStreamCaptureMode(&mode_); }
+
+}  // namespace flexsn

@@ -1,0 +1,65 @@
+"""Takes a neuron away: a core as a Triton module that runs without flexsn, as CUDA C++, or as .fsn text."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ._library import ops
+from .inspect import KINDS, Traced, _example_arguments, _traced, subject_of
+
+FORMATS = ("triton", "cuda", "fsn")
+_COMMENT = {"triton": "#", "cuda": "//", "fsn": "#"}
+
+
+def export(
+    neuron: Any,
+    format: str = "triton",
+    path: str | os.PathLike[str] | None = None,
+    *,
+    kind: str | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | str | None = None,
+    num_states: int | None = None,
+    num_inputs: int | None = None,
+    params: Sequence[Any] = (),
+) -> str:
+    """The neuron as a text in a format, which is also written to `path`.
+
+    "triton": a Python module with kernels, launch functions and an autograd function; it needs torch and
+    triton. "cuda": the kernel of a `kind` ("inference_final_state" by default) as CUDA C++. "fsn": the graph,
+    which the command-line program reads. What else is given is as for `show`. Tensors that the core captures
+    are parameters of the kernel; the head of the text says which.
+    """
+    asker = "flexsn.export"
+    if format not in FORMATS:
+        raise ValueError(f"{asker}: format must be one of {', '.join(FORMATS)}, found {format!r}")
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"{asker}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
+    if kind is not None and format != "cuda":
+        raise ValueError(f"{asker}: kind is for the format cuda, which is one kernel; leave it out")
+    subject = subject_of(neuron, num_inputs, num_states, params, asker)
+    examples, _, _, _ = _example_arguments(subject, 1, shape, dtype, None, None, (1, (8,)), asker)
+    traced = _traced(subject, examples, None, shape is not None, asker)
+    sequences = subject.module is not None and subject.module.store_state_seqs
+    text = _head(traced, _COMMENT[format]) + ops.export(traced.text, format, kind or "", sequences)
+    if path is not None:
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _head(traced: Traced, comment: str) -> str:
+    """Where the parameters of the kernel come from, as comments."""
+    lines = []
+    for p in traced.parameters:
+        kind = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
+        lines.append(f"  {p.name}: {kind}, {p.source} of the core")
+    if traced.outside:
+        lines += ["where, as functions of torch,", *(f"  {line}" for line in traced.outside)]
+    if not lines:
+        return ""
+    return "".join(f"{comment} {line}\n" for line in ["Parameters, as they were when this was made:", *lines])

@@ -1,0 +1,377 @@
+"""What the neurons of the library have in common: options, memories, and how a call runs."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import surrogate
+from .._graph import DTYPES, TYPE_NAMES, Graph, read_graph, run_graph
+from .._library import ops
+from .._torch import modes_off
+from .._trace import Trace
+from ..base import MemoryModule
+from ..eager import Carried, Visit, run_steps, watched
+from ..fused import Fused
+from ..surrogate import Surrogate, SurrogateLike
+
+#: all mean the same
+FUSED_BACKENDS = ("fused", "triton", "inductor", "cupy")
+BACKENDS = (*FUSED_BACKENDS, "torch")
+
+#: a number of a neuron: fixed, or a tensor of any shape that broadcasts to a step's; a parameter is learned
+Number = float | Tensor
+
+_FLOATS = tuple(dtype for dtype in DTYPES.values() if dtype.is_floating_point)
+
+
+class Described(NamedTuple):
+    """A neuron for one type of input: its kernel, and what its states and parameters are."""
+
+    trace: Trace
+    states: tuple[str, ...]
+    initial: tuple[float, ...]
+    params: tuple[str, ...]
+    defaults: tuple[float, ...]
+    per_step: tuple[bool, ...]
+
+
+_described: dict[tuple[str, str, tuple[str, ...], torch.dtype], Described] = {}
+_graphs: dict[tuple[str, tuple[str, ...]], dict[torch.dtype, Graph]] = {}
+
+
+@torch.compiler.assume_constant_result
+def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Described:
+    """The neuron `name` of C++; what is wrong with its options is an error that calls it `shown`."""
+    key = shown, name, options, dtype
+    if key not in _described:
+        with modes_off():
+            text, states, initial, params, defaults, per_step, outputs = ops.library_neuron(
+                shown, name, options, TYPE_NAMES[dtype]
+            )
+        trace = Trace(
+            text=text,
+            num_inputs=1,
+            num_states=len(states),
+            num_outputs=len(outputs),
+            state_dtypes=(dtype,) * len(states),
+            output_dtypes=(dtype,) * len(outputs),
+            trainable=True,
+        )
+        facts = (states, initial, params, defaults, per_step)
+        _described[key] = Described(trace, *(tuple(fact) for fact in facts))
+    return _described[key]
+
+
+def graphs_of(name: str, options: tuple[str, ...]) -> dict[torch.dtype, Graph]:
+    """The same neuron op by op for each type of input, with its spike left to a function of Python."""
+    key = name, options
+    if key not in _graphs:
+        with modes_off():
+            _graphs[key] = {
+                dtype: read_graph(ops.library_step(name, name, options, TYPE_NAMES[dtype]))
+                for dtype in _FLOATS
+            }
+    return _graphs[key]
+
+
+def run_step(
+    graphs: dict[torch.dtype, Graph], fire: Callable[[Tensor], Tensor] | None, *arguments: Tensor
+) -> tuple[Tensor, ...]:
+    """A step as a core in Python, of inputs and parameters of single steps, states, parameters."""
+    return tuple(run_graph(graphs[arguments[0].dtype], arguments, fire))
+
+
+class Known(Fused):
+    """The fused path of a neuron whose text is there without a trace: the first of the static arguments."""
+
+    def ready(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any] = ()
+    ) -> tuple[Trace, Sequence[Tensor], Sequence[Tensor]]:
+        return static[0], states or [], static[1:]
+
+
+#: by the number of states
+_known = tuple(Known(None, 1, count, None) for count in range(8))
+
+
+class LibraryNeuron(MemoryModule):
+    """A neuron of the library; docs/neurons.md has its equations.
+
+    Its step is defined once, in C++. With backend "fused" ("triton", "inductor" and "cupy" mean the same) a
+    sequence, or a single step, is one kernel; with "torch" it runs op by op. States are memories: numbers
+    until the first call, then tensors like a step of the input, until `reset()`, which a batch of another
+    shape needs before it. Options are attributes and may be assigned. With `store_v_seq` the potentials of
+    all steps of the last sequence are in `v_seq`.
+    """
+
+    name: ClassVar[str]  #: in C++ and on the command line
+    memory_caches = ("v_seq",)
+    _option_names: tuple[str, ...] = ()
+    _words: tuple[str, ...] = ()  #: options that are a word
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        surrogate_function: SurrogateLike | None = None,
+        step_mode: str = "s",
+        backend: str = "fused",
+        store_v_seq: bool = False,
+        initial: dict[str, Any] | None = None,
+    ) -> None:
+        """`options` stay until they are assigned; `initial` are those that parameters start from."""
+        super().__init__()
+        self._visit: Visit | None = None
+        self._core: Callable[..., tuple[Tensor, ...]] | None = None
+        self._fused: Fused | None = None
+        self.step_mode = step_mode
+        self.backend = backend
+        self.surrogate_function = surrogate_function
+        for name, value in options.items():
+            self._put_option(name, value)
+        self._option_names = tuple(options)
+        described = self._checked(initial or {})
+        for state, value in zip(described.states, described.initial):
+            self.register_memory(state, value)
+        for name, value in zip(described.params, described.defaults):
+            if name not in options:
+                self._add_parameter(name, value)
+        self.register_memory("v_seq", None)
+        self.store_v_seq = store_v_seq
+        self._options_changed()
+
+    # ---- options ------------------------------------------------------------------------------------------
+
+    def _add_parameter(self, name: str, value: float) -> None:
+        """A learnable parameter with its own start."""
+        self.register_parameter(name, nn.Parameter(torch.tensor(value)))
+
+    def _put_option(self, name: str, value: Any) -> None:
+        """Stores an option; a tensor becomes a parameter or a buffer."""
+        if hasattr(self, name):
+            delattr(self, name)
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            self.register_buffer(name, value)
+        else:
+            MemoryModule.__setattr__(self, name, value)
+
+    def _option_text(self, name: str, value: Any, example: Callable[[Tensor], Tensor] | None = None) -> str:
+        """An option for C++. Of a tensor only that it is one, or an `example` of its entries to check."""
+        if value is None:
+            return f"{name}=none"
+        if isinstance(value, bool):
+            return f"{name}={str(value).lower()}"
+        if isinstance(value, str) and name in self._words:
+            return f"{name}={value}"
+        if isinstance(value, numbers.Integral):
+            return f"{name}={int(value)}"
+        if isinstance(value, numbers.Real):
+            return f"{name}={float(value)!r}"
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() == 0:
+            found = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                f"{type(self).__name__}: {name} must be a number or a tensor of floats, found {found}"
+            )
+        if example is None or value.is_meta:
+            return f"{name}=learnable"
+        return f"{name}=learnable:{float(example(value.detach()))!r}"
+
+    def _surrogate_text(self) -> tuple[str, ...]:
+        function = self.surrogate_function
+        return (f"surrogate={function.spec}",) if isinstance(function, Surrogate) else ()
+
+    def _checked(self, initial: dict[str, Any]) -> Described:
+        """What C++ says of the options; of a tensor the largest and the least entry are tried."""
+        starts = [self._option_text(name, value) for name, value in initial.items()]
+        for example in (torch.max, torch.min):
+            texts = [self._option_text(name, getattr(self, name), example) for name in self._option_names]
+            options = (*texts, *starts, *self._surrogate_text())
+            described = describe(type(self).__name__, self.name, options, torch.float32)
+        return described
+
+    def _options_changed(self) -> None:
+        """Makes what calls need of the options."""
+        options = tuple(self._option_text(name, getattr(self, name)) for name in self._option_names)
+        graphs = graphs_of(self.name, options)
+        graph = graphs[torch.float32]
+        self._options = options
+        # Not an object of ours: of those, what a trace depends on would stay unseen.
+        self._core = functools.partial(run_step, graphs, self.surrogate_function)
+        self._fused = None
+        if not isinstance(self.surrogate_function, Surrogate | None):
+            inputs = 1 + len(graph.step_params)
+            self._fused = Fused(self._core, inputs, len(graph.states), len(graph.outputs))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "surrogate_function":
+            value = self._as_surrogate(value)
+        elif name not in self._option_names:
+            super().__setattr__(name, value)
+            return
+        if self.__dict__.get("_core") is None:  # while this is made
+            super().__setattr__(name, value)
+            return
+        before = getattr(self, name)
+        self._put_option(name, value)
+        try:
+            self._checked({})
+        except (TypeError, ValueError):
+            self._put_option(name, before)
+            raise
+        self._options_changed()
+
+    def _as_surrogate(self, function: Any) -> Any:
+        shown = type(self).__name__
+        if isinstance(function, str):
+            try:
+                return surrogate.named(function)
+            except ValueError as error:
+                raise ValueError(f"{shown}: surrogate_function: {error}") from None
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"{shown}: surrogate_function must be a surrogate, the name of one or a function of a "
+                f"tensor, found {type(function).__name__}"
+            )
+        return function
+
+    @property
+    def supported_backends(self) -> tuple[str, ...]:
+        return BACKENDS
+
+    @property
+    def store_v_seq(self) -> bool:
+        """Whether the potentials of a sequence are kept in `v_seq`."""
+        return self._store_v_seq
+
+    @store_v_seq.setter
+    def store_v_seq(self, value: bool) -> None:
+        self._store_v_seq = bool(value)
+        self.v_seq = None
+
+    def extra_repr(self) -> str:
+        values = {name: getattr(self, name) for name in self._option_names}
+        shown = [f"{k}={tuple(v.shape) if isinstance(v, Tensor) else v}" for k, v in values.items()]
+        return ", ".join([*shown, f"step_mode={self._step_mode}", f"backend={self._backend}"])
+
+    # ---- running ------------------------------------------------------------------------------------------
+
+    def multi_step_forward(self, x_seq: Tensor) -> Any:
+        """A sequence [T, ...]."""
+        self._require_floats(x_seq)
+        if x_seq.dim() == 0:
+            raise ValueError(
+                f"{type(self).__name__}: a sequence must have time as its first dimension, found a scalar"
+            )
+        return self._returned(self._run(x_seq, self._store_v_seq))
+
+    def single_step_forward(self, x: Tensor) -> Any:
+        """One step."""
+        self._require_floats(x)
+        return self._returned([output[0] for output in self._run(x.unsqueeze(0), False)])
+
+    def _require_floats(self, x: Any) -> None:
+        if isinstance(x, Tensor) and x.dtype in _FLOATS:
+            return
+        found = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"{type(self).__name__}: the input must be a tensor of float16, bfloat16, float32 or float64, "
+            f"found {found}"
+        )
+
+    def _returned(self, outputs: list[Tensor]) -> Any:
+        """What a call gives of the outputs of the step."""
+        return outputs[0]
+
+    def _argument(self, name: str, x_seq: Tensor) -> Tensor:
+        """A parameter of the step, in a shape that broadcasts to a step's; T in front where it has steps."""
+        return getattr(self, name)
+
+    def _run(self, x_seq: Tensor, store: bool) -> list[Tensor]:
+        described = describe(
+            type(self).__name__, self.name, (*self._options, *self._surrogate_text()), x_seq.dtype
+        )
+        params = []
+        for name in described.params:
+            param = self._argument(name, x_seq)
+            params.append(param if param.dtype == x_seq.dtype else param.to(x_seq.dtype))
+        store_now = store and x_seq.shape[0] != 0
+        if self._backend == "torch" or self._fused is not None:
+            outputs, last, sequences = self._run_core(described, x_seq, params, store_now)
+        else:
+            known = _known[len(described.states)]
+            states = self._states(described, x_seq, False)
+            outputs, last = known([x_seq], states, (described.trace, *params), store_now)
+            sequences = last if store_now else None
+            if store_now:
+                # The states must not keep the sequences alive, nor change with them.
+                last = [sequence[-1].clone() for sequence in last]
+        for name, state in zip(described.states, last):
+            self._memories[name] = state
+        if store:
+            self._memories["v_seq"] = sequences[0] if sequences else last[0].new_empty(x_seq.shape)
+        return outputs
+
+    def _states(self, described: Described, x_seq: Tensor, made: bool) -> list[Tensor] | None:
+        """The states as tensors; None where they are what the kernel starts from, unless `made`."""
+        values = [self._memories[name] for name in described.states]
+        if not made and all([not isinstance(value, Tensor) for value in values]):
+            if tuple(values) == described.initial:
+                return None
+        states = []
+        for name, value in zip(described.states, values):
+            if not isinstance(value, Tensor):
+                value = x_seq.new_full(x_seq.shape[1:], value)
+            elif value.shape != x_seq.shape[1:]:
+                raise ValueError(
+                    f"{type(self).__name__}: the state {name} is that of steps of shape "
+                    f"{tuple(value.shape)}, the input now has steps of shape {tuple(x_seq.shape[1:])}: call "
+                    "reset() before a batch of another shape"
+                )
+            elif value.dtype != x_seq.dtype or value.device != x_seq.device:
+                value = value.to(x_seq)
+            states.append(value)
+        return states
+
+    def _run_core(
+        self, described: Described, x_seq: Tensor, params: Sequence[Tensor], store: bool
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+        """With a user's surrogate, or op by op."""
+        states = self._states(described, x_seq, True)
+        inputs, static = [x_seq], []
+        for param, per_step in zip(params, described.per_step):
+            if per_step:
+                inputs.append(_per_step(param, x_seq))
+            else:
+                static.append(param)
+        if x_seq.shape[0] == 0:
+            outputs = [torch.empty_like(x_seq) for _ in range(described.trace.num_outputs)]
+            return outputs, list(states), None
+        if self._backend != "torch":
+            outputs, last = self._fused(inputs, states, static, store)
+            return outputs, [s[-1].clone() for s in last] if store else last, last if store else None
+        compiling = torch.compiler.is_compiling()
+        if self._visit is not None and not compiling:
+            states = [Carried.apply(s, self._visit) if s.grad_fn is not None else s for s in states]
+        outputs, last, sequences = run_steps(self._core, inputs, states, static, None, store)
+        if not compiling:
+            carried = any([state.grad_fn is not None for state in last])
+            self._visit = watched([*outputs, *last]) if carried else None
+        return outputs, last, sequences
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_visit": None}
+
+
+def _per_step(param: Tensor, x_seq: Tensor) -> Tensor:
+    """A parameter with an entry for each step as a sequence like the input."""
+    if param.shape[0] != x_seq.shape[0]:
+        raise ValueError(
+            f"a parameter has entries for {param.shape[0]} steps, the sequence has {x_seq.shape[0]}"
+        )
+    missing = x_seq.dim() - param.dim()
+    return param.view(param.shape[0], *[1] * missing, *param.shape[1:]).expand_as(x_seq)

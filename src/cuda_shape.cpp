@@ -1,0 +1,117 @@
+#include "cuda_shape.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+
+#include "error.h"
+
+namespace flexsn {
+
+using namespace ir;
+
+namespace {
+
+int registers_of(Type type) { return type == Type::f64 ? 2 : 1; }
+
+/// The most values of a body that are alive at once, in registers, in the order of its nodes.
+int alive_at_once(const Graph& graph) {
+  std::vector<Id> last_use(graph.nodes.size(), no_id);
+  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id)
+    for (Id operand : graph.at(id).operands)
+      if (operand != no_id) last_use[operand] = id;
+  for (const Result& result : graph.results) last_use[result.value] = static_cast<Id>(graph.nodes.size());
+  int alive = 0, most = 0;
+  std::vector<int> ends(graph.nodes.size() + 1);
+  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id) {
+    if (last_use[id] == no_id || graph.at(id).op == Op::constant) continue;
+    alive += registers_of(graph.at(id).type);
+    ends[last_use[id]] += registers_of(graph.at(id).type);
+    most = std::max(most, alive);
+    alive -= ends[id];
+  }
+  return most;
+}
+
+/// Registers for what a body loads in each step, rows that the other body loads as well counted once.
+int loaded_each_step(const Plan& plan) {
+  std::vector<bool> loaded(plan.buffers.size());
+  const auto mark = [&](const Body& body) {
+    for (const Slot& slot : body.arguments)
+      if (slot.kind == Slot::Kind::load) loaded[static_cast<std::size_t>(slot.index)] = true;
+  };
+  mark(plan.step);
+  if (plan.rebuild) mark(*plan.rebuild);
+  for (const Carry& carry : plan.carries)
+    if (carry.add_sequence != no_buffer) loaded[static_cast<std::size_t>(carry.add_sequence)] = true;
+  int registers = 0;
+  for (std::size_t b = 0; b < loaded.size(); ++b)
+    if (loaded[b] && plan.buffers[b].map != Map::scalar)
+      registers += registers_of(value_type(plan.buffers[b].mem));
+  return registers;
+}
+
+/// The bytes of an entry of the narrowest row that each step reads or writes.
+int narrowest_row(const Plan& plan) {
+  int bytes = 8;
+  for (const Buffer& buffer : plan.buffers)
+    if (buffer.lead == Lead::per_step && buffer.map == Map::element)
+      bytes = std::min(bytes, static_cast<int>(size_of(buffer.mem)));
+  return bytes;
+}
+
+}  // namespace
+
+CudaShape cuda_shape(const Plan& plan) {
+  constexpr int most_registers = 96, most_statements = 4096, row_bytes = 8, longest = 8;
+  CudaShape shape;
+  shape.registers_a_step = loaded_each_step(plan);
+  for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
+  for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
+    for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);
+  for (const Sum& sum : plan.sums) shape.registers_at_once += registers_of(sum.type);
+  const int rebuilding = plan.rebuild ? alive_at_once(plan.rebuild->graph) : 0;
+  shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
+  shape.ops = op_count(plan.step.graph) + (plan.rebuild ? op_count(plan.rebuild->graph) : 0);
+
+  CudaOptions& options = shape.options;
+  options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
+  options.unroll = plan.segment > 0 ? plan.segment : longest;
+  const auto is_too_much = [&] {
+    return shape.registers() > most_registers ||
+           shape.ops * options.unroll * options.vector > most_statements;
+  };
+  while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
+  while (options.vector > 1 && is_too_much()) options.vector /= 2;
+  return shape;
+}
+
+CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
+  const auto fail = [&](std::string_view part) {
+    user_error("FLEXSN_CUDA_SHAPE has a part '", part,
+               "' that is not known; write vector=1, 2 or 4, unroll=1 to 64, threads= and narrow_threads=32 "
+               "to 1024, powers of two, with commas between");
+  };
+  while (!asked.empty()) {
+    const std::string_view part = asked.substr(0, asked.find(','));
+    asked.remove_prefix(std::min(asked.size(), part.size() + 1));
+    const std::size_t sign = part.find('=');
+    const std::string_view name = part.substr(0, sign);
+    int number = 0;
+    if (sign != part.npos) std::from_chars(part.data() + sign + 1, part.data() + part.size(), number);
+    int* place = name == "vector"           ? &rule.vector
+                 : name == "unroll"         ? &rule.unroll
+                 : name == "threads"        ? &rule.threads
+                 : name == "narrow_threads" ? &rule.narrow_threads
+                                            : nullptr;
+    const int least = name.ends_with("threads") ? 32 : 1;
+    const int most = name == "vector" ? 4 : name == "unroll" ? 64 : 1024;
+    if (place == nullptr || number < least || number > most || !std::has_single_bit(unsigned(number)) ||
+        join(name, "=", number) != part)
+      fail(part);
+    *place = number;
+  }
+  return rule;
+}
+
+}  // namespace flexsn

@@ -1,0 +1,28 @@
+// How a CUDA kernel is cut: elements a thread, steps whose loads are issued together. A rule, not a trial.
+#pragma once
+
+#include "emit_cuda.h"
+
+namespace flexsn {
+
+/// What the rule goes by, and what it found; `explain` prints it.
+struct CudaShape {
+  CudaOptions options;
+  int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step of a segment
+  int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
+  int ops = 0;                ///< exact ops of one element and step, rebuilding included
+
+  /// Registers of a thread of the wide entry, roughly.
+  int registers() const { return options.vector * (options.unroll * registers_a_step + registers_at_once); }
+};
+
+/// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
+/// code, ops * steps * elements, into about 4096 statements. Steps are halved first where the plan leaves
+/// them open, then elements.
+CudaShape cuda_shape(const Plan& plan);
+
+/// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64", each where given.
+/// Throws a UserError where that cannot be.
+CudaOptions cuda_options(std::string_view asked, CudaOptions rule);
+
+}  // namespace flexsn

@@ -1,0 +1,215 @@
+// The text from top to bottom: the record of a run, the bodies (cuda_body.h), what a thread knows of its
+// elements, its way through time (cuda_walk.h), the two entries.
+#include "emit_cuda.h"
+
+#include "cuda_lines.h"
+#include "cuda_names.h"
+#include "cuda_prelude.h"
+#include "cuda_walk.h"
+#include "environment.h"
+
+namespace flexsn {
+
+using namespace ir;
+
+namespace {
+
+constexpr std::string_view kind_words[] = {"Inference", "Inference up to the last states", "Forward",
+                                           "Backward"};
+
+std::string_view words(Holds holds) {
+  constexpr std::string_view all[] = {"input",
+                                      "state before the first step",
+                                      "parameter",
+                                      "output",
+                                      "states after each step",
+                                      "state after the last step",
+                                      "what backward needs of each step",
+                                      "states between segments",
+                                      "gradient of an output",
+                                      "gradient of the last state",
+                                      "gradients of the states after each step",
+                                      "gradient of an input",
+                                      "gradient of the first state",
+                                      "gradient of a parameter"};
+  return all[static_cast<int>(holds)];
+}
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+class ModuleEmitter {
+ public:
+  explicit ModuleEmitter(const CudaScope& scope) : scope_(scope), plan_(scope.plan) {}
+
+  CudaModule emit() {
+    CudaModule module;
+    module.options = scope_.options;
+    record(module.fields);
+    if (scope_.rebuild) lines_.append(scope_.rebuild->text);
+    lines_.append(scope_.step.text);
+    thread();
+    lines_.append(cuda_walk(scope_));
+    entries();
+    module.text = intro() + cuda_prelude(lines_.text()) + lines_.text();
+    return module;
+  }
+
+ private:
+  // ---- the record ------------------------------------------------------------------------------------
+
+  std::string intro() const {
+    CudaLines lines;
+    lines.line("// ", kind_words[static_cast<int>(plan_.kind)], " of the neuron ", scope_.neuron,
+               ", written by flexsn.");
+    lines.line("// A thread owns V neighbouring elements for all of time, which runs in segments of K steps",
+               plan_.reverse ? ", the last one first." : ".");
+    if (plan_.rebuild)
+      lines.line("// Each starts from the states of its checkpoint: its steps are rebuilt, then taken back.");
+    lines.line("// The loads of a segment are issued before the first of them is used.");
+    lines.gap();
+    return lines.text();
+  }
+
+  void record(std::vector<CudaField>& fields) {
+    using What = CudaField::What;
+    lines_.line("constexpr int K = ", scope_.segment, ";  // steps of a segment");
+    lines_.gap();
+    lines_.line("// What a run is given.");
+    lines_.open("struct Run {");
+    lines_.line("long long steps, elements;");
+    lines_.line("long long first_step;  // the number of step 0");
+    fields = {{What::steps}, {What::elements}, {What::first_step}};
+    if (scope_.has_sums()) {
+      lines_.line("long long partial_sums;  // are sums over time written for each block of elements?");
+      fields.push_back({What::partial_sums});
+    }
+    for (int i : scope_.touched()) {
+      const Buffer& b = scope_.buffer(i);
+      fields.push_back({What::data, i});
+      const bool has_rows = b.lead != Lead::once;
+      if (has_rows) fields.push_back({What::row_stride, i});
+      std::string type = join(b.write ? "" : "const ", cuda_type(b.mem));
+      if (b.map == Map::indexed) {
+        fields.push_back({What::inner, i});
+        fields.push_back({What::count, i});
+        type = join(has_rows ? "flexsn_indexed_rows<" : "flexsn_indexed<", type, ">");
+      } else if (has_rows) {
+        type = join("flexsn_rows<", type, ">");
+      } else if (b.map == Map::scalar) {
+        fields.push_back({What::value, i});
+        type = join("flexsn_scalar<", cuda_type(b.mem), ">");
+      } else {
+        type += "*";
+      }
+      lines_.line(type, " ", scope_.name(i), ";  // ", name_of(b.mem), ", ", words(b.holds));
+    }
+    lines_.close("};");
+    lines_.gap();
+  }
+
+  void thread() {
+    lines_.line("// What a thread knows of its elements.");
+    lines_.line("template <int V>");
+    lines_.open("struct Thread {");
+    lines_.line("long long first;");
+    for (int i : scope_.touched())
+      if (scope_.buffer(i).map == Map::indexed) lines_.line("flexsn_places<V> ", scope_.name(i), "_places;");
+    for (const auto& [cuda, body] : scope_.bodies())
+      if (!cuda->once.empty()) lines_.line(cuda->once_type, " ", cuda->step, "[V];");
+    lines_.close("};");
+    lines_.line("template <int V>");
+    lines_.open("__device__ __forceinline__ Thread<V> find_thread(const Run& run, const long long first) {");
+    lines_.line("Thread<V> thread;");
+    lines_.line("thread.first = first;");
+    for (int i : scope_.touched())
+      if (scope_.buffer(i).map == Map::indexed)
+        lines_.line("thread.", scope_.name(i), "_places = flexsn_find<V>(first, run.", scope_.name(i),
+                    ".inner, run.", scope_.name(i), ".count);");
+    std::vector<std::string> known(plan_.buffers.size());
+    CudaNames locals{"run", "first",          "thread",
+                     "i",   scope_.step.once, scope_.rebuild ? scope_.rebuild->once : ""};
+    for (const auto& [cuda, body] : scope_.bodies())
+      for (int argument : cuda->once_reads) {
+        const int index = body->arguments[at(argument)].index;
+        if (!known[at(index)].empty()) continue;
+        known[at(index)] = locals.add(scope_.name(index));
+        lines_.line("const ", scope_.row_type(scope_.buffer(index).mem), " ", known[at(index)], " = ",
+                    scope_.only_row(index), ";");
+      }
+    for (const auto& [cuda, body] : scope_.bodies()) {
+      if (cuda->once.empty()) continue;
+      lines_.line("#pragma unroll");
+      std::vector<std::string> arguments;
+      if (cuda->once_reads_element) arguments.push_back("int(unsigned(first + i))");
+      for (int argument : cuda->once_reads) {
+        const int index = body->arguments[at(argument)].index;
+        arguments.push_back(cuda_loaded(scope_.buffer(index).mem, join(known[at(index)], ".of[i]")));
+      }
+      lines_.open("for (int i = 0; i < V; ++i)");
+      lines_.list(join("thread.", cuda->step, "[i] = ", cuda->once, "("), arguments, ");");
+      lines_.dedent();
+    }
+    lines_.line("return thread;");
+    lines_.close();
+    lines_.gap();
+  }
+
+  // ---- entries ---------------------------------------------------------------------------------------
+
+  void entries() {
+    lines_.line("template <int V, int threads, bool ahead>");
+    lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
+    lines_.line("const long long first = (static_cast<long long>(blockIdx.x) * threads + threadIdx.x) * V;");
+    if (!scope_.has_sums()) {
+      lines_.line("if (first < run.elements) walk<V, ahead>(run, first);");
+    } else {
+      lines_.line("Sums<V> sums;");
+      lines_.line("#pragma unroll");
+      lines_.open("for (int i = 0; i < V; ++i) {");
+      for (std::size_t s = 0; s < scope_.sums.size(); ++s)
+        if (!scope_.sums[s].empty())
+          lines_.line("sums.", scope_.sums[s],
+                      "[i] = ", cuda_constant(plan_.sums[s].type, bits_of(plan_.sums[s].type, -0.0)), ";");
+      lines_.close();
+      lines_.line("if (first < run.elements) walk<V, ahead>(run, first, sums);");
+      lines_.line("if (run.partial_sums == 0) return;");
+      for (std::size_t s = 0; s < scope_.sums.size(); ++s) {
+        if (scope_.sums[s].empty()) continue;
+        const std::string total = scope_.sums[s] + "_total";
+        lines_.line("const ", cuda_type(plan_.sums[s].type), " ", total,
+                    " = flexsn_block_sum<threads>(flexsn_tree(sums.", scope_.sums[s], "));");
+        lines_.line("if (threadIdx.x == 0) run.", scope_.sums[s], "[blockIdx.x] = ", total, ";");
+      }
+    }
+    lines_.close();
+    lines_.gap();
+    entry("flexsn_wide", scope_.options.vector, scope_.options.threads, "false");
+    entry("flexsn_narrow", 1, scope_.options.narrow_threads, "true");
+  }
+
+  void entry(std::string_view name, int vector, int threads, std::string_view ahead) {
+    lines_.open("extern \"C\" __global__ void __launch_bounds__(", threads, ") ", name,
+                "(const __grid_constant__ Run run) {");
+    lines_.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
+    lines_.close();
+  }
+
+  const CudaScope& scope_;
+  const Plan& plan_;
+  CudaLines lines_;
+};
+
+}  // namespace
+
+CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const CudaOptions& options) {
+  internal_check(present.size() == plan.buffers.size(), "presence is said for each buffer");
+  internal_check(options.vector == 1 || options.vector == 2 || options.vector == 4,
+                 "a thread owns 1, 2 or 4 elements");
+  for (int threads : {options.threads, options.narrow_threads})
+    internal_check(threads >= 1 && threads <= 1024 && (threads & (threads - 1)) == 0,
+                   "the threads of a block are a power of two");
+  const IeeeEnvironment environment;  // constants may be subnormal
+  return ModuleEmitter(CudaScope(plan, present, options)).emit();
+}
+
+}  // namespace flexsn

@@ -1,0 +1,74 @@
+// A plan as CUDA C++ text: one thread owns a few neighbouring elements for all of time.
+//
+// A module holds two entries of one signature: `flexsn_wide`, whose threads own `vector` elements each and
+// load and store them together, and `flexsn_narrow`, one element a thread, for any number of elements and any
+// alignment. An entry takes one record by value, made of fields of 8 bytes. Time runs in segments whose loads
+// are issued before the first of them is used; the narrow entry, which also serves few elements, loads the
+// next segment's rows while it computes one.
+#pragma once
+
+#include "plan.h"
+
+namespace flexsn {
+
+/// What beside the plan decides the code. How to choose them: cuda_shape.h.
+struct CudaOptions {
+  int vector = 2;     ///< elements of a thread of the wide entry: 1, 2 or 4
+  int unroll = 8;     ///< steps of a segment where the plan has none of its own (then it is the plan's)
+  int threads = 128;  ///< of a block of the wide entry, a power of two
+  int narrow_threads = 128;  ///< of a block of the narrow entry, a power of two
+
+  bool operator==(const CudaOptions&) const = default;
+};
+
+/// One field of an entry's record.
+struct CudaField {
+  enum class What : std::uint8_t {
+    steps,         ///< T
+    elements,      ///< N
+    first_step,    ///< the number of step 0
+    partial_sums,  ///< 0: sums are written for each element; 1: one for each block of elements, see below
+    data,          ///< the address of a buffer in device memory; null for a scalar that is given as a value
+    value,         ///< of a scalar with one row that lies in host memory: its bytes, the rest zero
+    row_stride,    ///< in elements
+    inner,
+    count,  ///< of an indexed buffer
+  };
+  What what = What::steps;
+  int buffer = no_buffer;
+
+  bool operator==(const CudaField&) const = default;
+};
+
+struct CudaModule {
+  std::string text;
+  std::string wide = "flexsn_wide", narrow = "flexsn_narrow";
+  CudaOptions options;
+  std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone
+};
+
+/// `present` says for each buffer of the plan whether the run has it, as for emit_llvm.
+/// The wide entry needs: elements a multiple of `vector`, and for each buffer with an entry for each element
+/// that its address and, where it has several rows, its row stride are multiples of `vector` entries.
+/// An entry is launched with ceil(elements / (vector * threads)) blocks (narrow: vector 1) in x.
+/// With partial_sums a sum's buffer gets one value for each block of `vector * threads` elements (narrow:
+/// narrow_threads): the tree of reduce.h over the block, elements beyond the last counting as -0.
+CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const CudaOptions& options);
+
+/// The kernels that finish parameter gradients; they know no plan.
+///   flexsn_reduce_f32, _f64 (from, to, long long outer, long long n, long long inner): `from` is
+///     [outer, n, inner]; `to` is [outer, ceil(n / cuda_reduce_block), inner]: aligned blocks of the middle
+///     dimension by the tree of reduce.h. Launched with `threads` = cuda_reduce_threads and blocks as
+///     cuda_reduce_blocks says.
+///   flexsn_store_f32, _f64, _f16, _bf16 (from, to, long long count): rounds sums to a parameter's memory
+///     type (f16 and bf16 from f32). Launched with cuda_reduce_threads threads, ceil(count / threads) blocks.
+std::string emit_cuda_reduce();
+inline constexpr int cuda_reduce_threads = 256;
+inline constexpr int cuda_reduce_block = 1024;  ///< a power of two
+std::int64_t cuda_reduce_blocks(std::int64_t outer, std::int64_t n, std::int64_t inner);
+
+/// What NVRTC is given beside the text and the architecture, so that every operation rounds as written.
+inline constexpr const char* cuda_compile_options[] = {"--fmad=false", "--std=c++17", "--prec-div=true",
+                                                       "--prec-sqrt=true", "--ftz=false"};
+
+}  // namespace flexsn

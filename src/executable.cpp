@@ -1,0 +1,67 @@
+// Parameter gradients by targets that work in the host's memory: rows of each element first, then their sums.
+#include "executable.h"
+
+#include <system_error>
+#include <thread>
+
+#include "error.h"
+#include "param_sums.h"
+
+namespace flexsn {
+
+namespace {
+
+constexpr std::int64_t alignment = 64;
+
+std::int64_t rows_bytes(const Buffer& buffer, std::int64_t steps, std::int64_t elements) {
+  const std::int64_t rows = buffer.lead == Lead::per_step ? steps : 1;
+  const std::int64_t bytes = rows * elements * static_cast<std::int64_t>(size_of(buffer.mem));
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+std::int64_t Executable::scratch_bytes(std::int64_t steps, const ParamGradients& gradients, Scratch) const {
+  std::int64_t bytes = 0;
+  for (const ParamGradient& gradient : gradients.list)
+    bytes += rows_bytes(plan().buffers[gradient.buffer], steps, elements_of(gradients.step));
+  return bytes;
+}
+
+void Executable::run_backward(PlanRun run, const ParamGradients& gradients, const Threads& threads) const {
+  auto* rows = static_cast<std::byte*>(gradients.scratch);
+  for (const ParamGradient& gradient : gradients.list) {
+    run.buffers[gradient.buffer] = {.data = rows, .row_stride = run.elements};
+    rows += rows_bytes(plan().buffers[gradient.buffer], run.steps, run.elements);
+  }
+  this->run(run, threads);
+  for (const ParamGradient& gradient : gradients.list) {
+    const bool per_step = plan().buffers[gradient.buffer].lead == Lead::per_step;
+    const ir::Argument argument{.role = ir::Role::param, .mem = gradient.mem, .per_step = per_step};
+    store_param_gradient(argument, run.buffers[gradient.buffer].data, run.elements, run.steps, gradients.step,
+                         gradient.shape, gradient.to, gradient.row_stride, threads);
+  }
+}
+
+void prepare_together(const std::vector<std::pair<const Executable*, PlanRun>>& runs) {
+  std::vector<std::exception_ptr> failures(runs.size());
+  const auto prepare = [&](std::size_t i) {
+    try {
+      runs[i].first->prepare(runs[i].second);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < runs.size(); ++i) try {
+      others.emplace_back(prepare, i);
+    } catch (const std::system_error&) {  // no thread is to be had
+      prepare(i);
+    }
+  if (!runs.empty()) prepare(0);
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace flexsn

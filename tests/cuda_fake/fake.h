@@ -1,0 +1,57 @@
+// A CUDA driver and NVRTC without a GPU: they check how they are used and note what they are asked for, fail
+// on demand, and can run kernels on the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace flexsn::fake {
+
+/// One launch.
+struct Launch {
+  std::string function;
+  int device = 0;
+  unsigned blocks = 0, threads = 0;
+  void* stream = nullptr;
+  std::vector<std::uint64_t> record;  ///< of an entry of a plan
+};
+
+struct Device {
+  int major = 9, minor = 0, multiprocessors = 4;
+};
+
+/// What a test sets and looks at. It is locked while a function of the library runs.
+struct Fake {
+  std::recursive_mutex mutex;
+
+  std::string failing;  ///< the function that fails,
+  int fails_at = 1;     ///< at this call from now on,
+  int error = 2;        ///< with this error
+
+  int driver_version = 13000, nvrtc_major = 13, nvrtc_minor = 0;
+  std::vector<Device> devices = {{}, {}};
+  std::vector<int> architectures = {75, 80, 86, 89, 90, 100};
+  bool capturing = false;         ///< only what is legal in a capture is allowed
+  std::size_t record_fields = 0;  ///< how much of an entry's record a launch notes
+
+  std::map<std::string, int> calls;
+  std::vector<Launch> launches;
+  std::vector<std::string> compiled;  ///< the options of each compilation, with blanks between
+  int modules = 0, programs = 0;      ///< that are there
+  std::map<std::uint64_t, std::pair<std::size_t, int>> memory;  ///< bytes and device by address
+  std::string misuse;                                           ///< the first thing that was done wrong
+
+  int entered(const char* function);
+  void wrong(const std::string& what) {
+    if (misuse.empty()) misuse = what;
+  }
+};
+
+/// That of the library; a test finds it by this name.
+extern "C" Fake* flexsn_fake();
+
+}  // namespace flexsn::fake

@@ -1,0 +1,104 @@
+#include "host_code.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace flexsn::fake {
+
+namespace {
+
+bool runs() { return std::getenv("FLEXSN_FAKE_RUNS") != nullptr; }
+
+/// A folder for this process, gone with it.
+const std::filesystem::path& home() {
+  struct Folder {
+    std::filesystem::path path =
+        std::filesystem::temp_directory_path() / ("flexsn_fake_" + std::to_string(getpid()));
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() {
+      std::error_code error;
+      std::filesystem::remove_all(path, error);
+    }
+  };
+  static const Folder folder;
+  return folder.path;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// Calls any entry with parameters as a launch gives them.
+constexpr const char* caller = R"(
+#include <utility>
+template <class... A, std::size_t... i>
+void call_with(void (*entry)(A...), void* const* given, std::index_sequence<i...>) {
+  entry(*static_cast<std::remove_const_t<A>*>(given[i])...);
+}
+template <class... A>
+void call(void (*entry)(A...), void* const* given) { call_with(entry, given, std::index_sequence_for<A...>()); }
+)";
+
+/// A function that launches an entry.
+std::string launcher(const std::string& entry, const std::string& waits) {
+  return "extern \"C\" __attribute__((visibility(\"default\"))) void launch_" + entry +
+         "(long long blocks, unsigned threads, void** given) {\n  cuda_host::launch(blocks, threads, " +
+         waits + ", [](const void* all) { call(&" + entry +
+         ", static_cast<void* const*>(all)); }, given);\n}\n";
+}
+
+}  // namespace
+
+std::string host_object(const std::string& text, std::string& log) {
+  if (text.find("#error") != text.npos) log = "flexsn.cu: #error";
+  if (!log.empty() || !runs()) return text;
+  static std::atomic<int> count = 0;
+  const std::string base = (home() / std::to_string(count++)).string();
+  std::string unit = "#include \"" FLEXSN_TESTS_DIR "/cuda_host.h\"\n" + text + caller;
+  for (const char* entry : {"flexsn_wide", "flexsn_narrow", "flexsn_reduce_f32", "flexsn_reduce_f64",
+                            "flexsn_store_f32", "flexsn_store_f64", "flexsn_store_f16", "flexsn_store_bf16",
+                            "flexsn_spread_1", "flexsn_spread_2", "flexsn_spread_4", "flexsn_spread_8"}) {
+    const std::string name = entry;
+    if (text.find(" " + name + "(") == text.npos) continue;
+    const bool sums = text.find("long long partial_sums;") != text.npos;
+    unit += launcher(name, name.starts_with("flexsn_reduce") ? "true"
+                           : sums ? "static_cast<const Run*>(given[0])->partial_sums != 0"
+                                  : "false");
+  }
+  std::ofstream(base + ".cpp") << unit;
+  const std::string command = "\"" FLEXSN_CXX
+                              "\" -std=c++17 -O1 -w -ffp-contract=off -fPIC -shared "
+                              "-fvisibility=hidden \"" +
+                              base + ".cpp\" -o \"" + base + ".so\" 2> \"" + base + ".log\"";
+  if (std::system(command.c_str()) != 0) log = content_of(base + ".log") + " ";
+  return base + ".so";
+}
+
+HostCode::HostCode(const std::string& object) : object_(object) {
+  if (runs()) library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+HostCode::~HostCode() {
+  if (library_ != nullptr) dlclose(library_);
+}
+
+bool HostCode::loads() const { return !runs() || library_ != nullptr; }
+
+bool HostCode::has(const std::string& function) const {
+  if (!runs()) return object_.find(function) != object_.npos;
+  return dlsym(library_, ("launch_" + function).c_str()) != nullptr;
+}
+
+void HostCode::run(const std::string& function, unsigned blocks, unsigned threads, void** parameters) const {
+  if (!runs()) return;
+  using Launch = void(long long blocks, unsigned threads, void** parameters);
+  reinterpret_cast<Launch*>(dlsym(library_, ("launch_" + function).c_str()))(blocks, threads, parameters);
+}
+
+}  // namespace flexsn::fake

@@ -1,0 +1,553 @@
+// How CUDA kernels are compiled, kept and launched, on a driver and an NVRTC that are not there; and the
+// launches that sum parameter gradients, done on the host.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "cuda_fake/fake.h"
+#include "cuda_kernel.h"
+#include "cuda_spread.h"
+#include "error.h"
+#include "random_graph.h"
+#include "reduce.h"
+#include "train.h"
+
+namespace flexsn::test {
+namespace {
+
+using fake::Fake;
+using fake::Launch;
+
+const char* const library = FLEXSN_FAKE_CUDA;
+const Store no_store("");
+
+/// A store that is gone with the test.
+class TemporaryStore {
+ public:
+  TemporaryStore()
+      : home_(std::filesystem::temp_directory_path() / join("flexsn_cuda_", getpid())),
+        store(home_.string()) {}
+  ~TemporaryStore() { std::filesystem::remove_all(home_); }
+
+ private:
+  std::filesystem::path home_;
+
+ public:
+  const Store store;
+};
+
+class CudaFake : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(handle, nullptr) << dlerror();
+    const auto find = reinterpret_cast<Fake* (*)()>(dlsym(handle, "flexsn_fake"));
+    ASSERT_NE(find, nullptr);
+    fake_ = find();
+    forget();
+  }
+  void TearDown() override {
+    if (fake_ == nullptr) return;
+    EXPECT_EQ(fake_->misuse, "");
+    EXPECT_EQ(fake_->modules, 0) << "code that nobody uses is still on a device";
+    EXPECT_EQ(fake_->programs, 0);
+    EXPECT_TRUE(fake_->memory.empty());
+    forget();
+  }
+
+  void forget() {
+    fake_->failing.clear();
+    fake_->fails_at = 1;
+    fake_->error = 2;
+    fake_->driver_version = 13000;
+    fake_->nvrtc_major = 13;
+    fake_->nvrtc_minor = 0;
+    fake_->devices = {{}, {}};
+    fake_->architectures = {75, 80, 86, 89, 90, 100};
+    fake_->capturing = false;
+    fake_->calls.clear();
+    fake_->launches.clear();
+    fake_->compiled.clear();
+    fake_->misuse.clear();
+    fake_->record_fields = 0;
+  }
+
+  Fake* fake_ = nullptr;
+};
+
+template <class Call>
+std::string error(const Call& call) {
+  try {
+    call();
+  } catch (const UserError& e) {
+    return e.what();
+  } catch (const InternalError& e) {
+    return join("internal: ", e.what());
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+Plan lif_plan(Kind kind = Kind::inference_final_state) {
+  return plan_of(neuron_named("lif").graph(), kind, {});
+}
+
+/// A run with all buffers somewhere, as far as launches look at them.
+PlanRun run_of(const Plan& plan, std::int64_t steps, std::int64_t elements) {
+  PlanRun run{.steps = steps, .elements = elements, .buffers = {}};
+  std::uint64_t address = 0x10000;
+  for (const Buffer& buffer : plan.buffers) {
+    Bound bound{.data = reinterpret_cast<void*>(address), .row_stride = elements};
+    if (buffer.map == Map::scalar) {
+      static const double value = 0.5;
+      bound.data = const_cast<double*>(&value);
+      bound.host = true;
+    }
+    run.buffers.push_back(bound);
+    address += 0x10000;
+  }
+  return run;
+}
+
+TEST_F(CudaFake, AMissingDriverOrCompilerIsSaid) {
+  const Cuda nothing("libnowhere_cuda.so", library, no_store);
+  EXPECT_EQ(error([&] { nothing.driver.functions(); }),
+            "there is no CUDA driver (libnowhere_cuda.so: cannot open shared object file: No such file or "
+            "directory); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
+  const Cuda other("libm.so.6", "libm.so.6", no_store);
+  EXPECT_EQ(error([&] { other.driver.functions(); }),
+            "the CUDA driver is too old: it has no function cuInit; install one for CUDA 11.2 or newer");
+  EXPECT_TRUE(contains(error([&] { other.nvrtc.version(); }),
+                       "NVRTC is too old: it has no function nvrtcVersion; install the CUDA toolkit"));
+  const Cuda no_compiler(library, "libnowhere_nvrtc.so", no_store);
+  EXPECT_TRUE(
+      contains(error([&] { no_compiler.nvrtc.version(); }),
+               "there is no NVRTC (libnowhere_nvrtc.so: cannot open shared object file: No such file or "
+               "directory); install the CUDA toolkit or the Python package nvidia-cuda-nvrtc, and set "
+               "FLEXSN_NVRTC to the path"));
+}
+
+TEST_F(CudaFake, AMachineWithoutADeviceOrWithAnOldDriverIsSaid) {
+  const Cuda cuda(library, library, no_store);
+  fake_->devices.clear();
+  EXPECT_EQ(error([&] { cuda.driver.functions(); }),
+            "the CUDA driver sees no GPU; is there one, and may this process see it (CUDA_VISIBLE_DEVICES)?");
+  fake_->devices = {{}};
+  fake_->driver_version = 11010;
+  EXPECT_EQ(error([&] { cuda.driver.functions(); }),
+            "the CUDA driver is too old: it is for CUDA 11.1; install one for 11.2 or newer");
+  fake_->driver_version = 12040;
+  fake_->failing = "cuInit";
+  fake_->error = 3;
+  EXPECT_EQ(
+      error([&] { cuda.driver.functions(); }),
+      "the CUDA driver could not start: CUDA_ERROR_NOT_INITIALIZED: initialization error; a process that "
+      "was forked from one that used CUDA cannot use it: start it with spawn");
+  EXPECT_EQ(cuda.driver.version(), 12040);
+  EXPECT_EQ(error([&] { cuda.driver.gpu(1); }),
+            "there is no CUDA device 1; this process sees 1, counted from 0");
+}
+
+TEST_F(CudaFake, WhateverFailsIsOneErrorAndTheNextCallWorks) {
+  const char* const names[] = {
+#define FUNCTION(name, ...) #name,
+      FLEXSN_DRIVER_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+          "nvrtcVersion",
+      "nvrtcGetNumSupportedArchs",
+      "nvrtcGetSupportedArchs",
+      "nvrtcCreateProgram",
+      "nvrtcCompileProgram",
+      "nvrtcGetCUBINSize",
+      "nvrtcGetCUBIN"};
+  const Plan plan = plan_of(neuron_named("plif").graph(), Kind::backward, {});
+  PlanRun run = run_of(plan, 3, 1000);
+  ParamGradients gradients{.step = {1000}, .scratch = reinterpret_cast<void*>(0x900000)};
+  float gradient = 0;
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].holds == Holds::grad_param)
+      gradients.list.push_back({.buffer = static_cast<int>(b), .to = &gradient});
+  ASSERT_EQ(gradients.list.size(), 1u);
+  int failures = 0;
+  for (const char* name : names)
+    for (int call = 1; call < 20; ++call) {
+      const Cuda cuda(library, library, no_store);
+      const CudaKernel kernel(plan, cuda, no_store);
+      fake_->calls.clear();
+      fake_->failing = name;
+      fake_->fails_at = call;
+      const std::string said = error([&] { kernel.run_backward(run, gradients); });
+      const bool failed = fake_->failing.empty();
+      fake_->failing.clear();
+      if (!failed) {  // it is called less often
+        EXPECT_EQ(said, "no error");
+        break;
+      }
+      // What is undone at the end of a scope fails without a word.
+      const bool undoing = std::string(name) == "cuCtxPopCurrent_v2" ||
+                           (std::string(name) == "cuThreadExchangeStreamCaptureMode" && call % 2 == 0);
+      if (!undoing) {
+        EXPECT_TRUE(contains(said, "could not")) << name << ": " << said;
+        ++failures;
+      }
+      fake_->launches.clear();
+      EXPECT_EQ(error([&] { kernel.run_backward(run, gradients); }), "no error") << "after " << name;
+      EXPECT_GE(fake_->launches.size(), 2u);
+    }
+  EXPECT_GT(failures, 20);
+}
+
+TEST_F(CudaFake, ATextThatDoesNotCompileIsLeftForReading) {
+  const Cuda cuda(library, library, no_store);
+  const CudaCode code(cuda, no_store, "a text that is wrong: #error", {"flexsn_wide"});
+  const std::string said = error([&] { code.on(cuda.driver.gpu(0)); });
+  EXPECT_TRUE(contains(said,
+                       "internal: NVRTC 13.0 could not compile a kernel for sm_90: "
+                       "NVRTC_ERROR_COMPILATION; the text is "))
+      << said;
+  EXPECT_TRUE(contains(said, "\nflexsn.cu: #error")) << said;
+  const std::size_t start = said.find("the text is ") + 12;
+  const std::filesystem::path path = said.substr(start, said.find('\n', start) - start);
+  EXPECT_EQ(std::filesystem::file_size(path), 28u);
+  std::filesystem::remove(path);
+}
+
+TEST_F(CudaFake, CodeIsKeptOnDiskByCompilerAndArchitecture) {
+  TemporaryStore temporary;
+  const Plan plan = lif_plan();
+  const PlanRun run = run_of(plan, 3, 1000);
+  const auto compilations = [&] {
+    fake_->compiled.clear();
+    const Cuda cuda(library, library, temporary.store);
+    CudaKernel(plan, cuda, temporary.store).run(run);
+    return fake_->compiled.size();
+  };
+  EXPECT_EQ(compilations(), 1u);
+  EXPECT_EQ(compilations(), 0u);
+  fake_->nvrtc_minor = 1;
+  EXPECT_EQ(compilations(), 1u);
+  fake_->devices[0] = {.major = 8, .minor = 0};
+  EXPECT_EQ(compilations(), 1u);
+  EXPECT_EQ(compilations(), 0u);
+  EXPECT_EQ(temporary.store.info().kinds.at("cubin").entries, 3u);
+}
+
+TEST_F(CudaFake, CodeOnDiskThatDoesNotLoadIsMadeAgain) {
+  TemporaryStore temporary;
+  const Cuda cuda(library, library, temporary.store);
+  const std::string text = "flexsn_wide flexsn_narrow";
+  const auto load = [&] {
+    const CudaCode code(cuda, temporary.store, text, {"flexsn_wide"});
+    return code.on(cuda.driver.gpu(0)).size();
+  };
+  EXPECT_EQ(load(), 1u);
+  std::string key = join("flexsn ", version(), ", NVRTC 13.0, sm_90");
+  for (const char* option : cuda_compile_options) key += join(" ", option);
+  key += "\n" + text;
+  const std::optional<std::string> good = temporary.store.load("cubin", key);
+  ASSERT_TRUE(good.has_value());
+  for (const char* bad : {"garbage", "object of something else"}) {
+    ASSERT_TRUE(temporary.store.save("cubin", key, bad));
+    EXPECT_EQ(load(), 1u);
+    EXPECT_EQ(temporary.store.load("cubin", key), good);
+  }
+  EXPECT_EQ(fake_->compiled.size(), 3u);
+}
+
+TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {
+  const Cuda cuda(library, library, no_store);
+  fake_->devices[0] = {.major = 12, .minor = 1};
+  EXPECT_EQ(cuda.nvrtc.architecture(121), "compute_100");
+  CudaKernel(lif_plan(), cuda, no_store).run(run_of(lif_plan(), 3, 1000));
+  ASSERT_EQ(fake_->compiled.size(), 1u);
+  EXPECT_EQ(fake_->compiled[0],
+            "--fmad=false --std=c++17 --prec-div=true --prec-sqrt=true --ftz=false "
+            "--gpu-architecture=compute_100");
+  EXPECT_EQ(cuda.nvrtc.architecture(90), "sm_90");
+  EXPECT_EQ(cuda.nvrtc.architecture(87), "compute_86");
+  EXPECT_EQ(error([&] { cuda.nvrtc.architecture(70); }),
+            "NVRTC 13.0 compiles for devices of capability 7.5 and newer, but this one has 7.0; use an older "
+            "NVRTC (FLEXSN_NVRTC names its library)");
+}
+
+TEST_F(CudaFake, EachDeviceHasItsCodeAndEachArchitectureIsCompiledOnce) {
+  fake_->devices = {{}, {}, {.major = 8, .minor = 0}};
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaKernel kernel(plan, cuda, no_store);
+  PlanRun run = run_of(plan, 3, 1000);
+  for (int round = 0; round < 2; ++round)
+    for (int device : {0, 1, 2}) {
+      run.device = device;
+      run.stream = reinterpret_cast<void*>(std::uint64_t{7} + static_cast<std::uint64_t>(device));
+      kernel.run(run);
+    }
+  EXPECT_EQ(fake_->compiled.size(), 2u);
+  EXPECT_EQ(fake_->modules, 3);
+  ASSERT_EQ(fake_->launches.size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(fake_->launches[static_cast<std::size_t>(i)].device, i % 3);
+    EXPECT_EQ(fake_->launches[static_cast<std::size_t>(i)].stream,
+              reinterpret_cast<void*>(std::uint64_t{7} + static_cast<std::uint64_t>(i % 3)));
+  }
+}
+
+TEST_F(CudaFake, ManyThreadsCompileOnce) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaKernel kernel(plan, cuda, no_store);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&, i] {
+      PlanRun run = run_of(plan, 3, 1000);
+      run.device = i % 2;
+      for (int k = 0; k < 20; ++k) kernel.run(run);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake_->compiled.size(), 1u);
+  EXPECT_EQ(fake_->launches.size(), 160u);
+}
+
+TEST_F(CudaFake, ACaptureSeesLaunchesAlone) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaKernel kernel(plan, cuda, no_store);
+  fake_->capturing = true;  // even the first run is legal
+  kernel.run(run_of(plan, 3, 1000));
+  fake_->calls.clear();
+  kernel.run(run_of(plan, 3, 1000));
+  std::vector<std::string> called;
+  for (const auto& [name, count] : fake_->calls) called.push_back(name);
+  EXPECT_EQ(called, (std::vector<std::string>{"cuCtxGetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2",
+                                              "cuLaunchKernel"}));
+  EXPECT_EQ(fake_->launches.size(), 2u);
+}
+
+/// The name of the entry that a run takes.
+std::string entry_of(Fake& state, const CudaKernel& kernel, const PlanRun& run) {
+  state.launches.clear();
+  kernel.run(run);
+  return state.launches.size() == 1 ? state.launches[0].function : "not one launch";
+}
+
+TEST_F(CudaFake, TheWideEntryRunsWhereMemoryLiesForIt) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaOptions options{.vector = 4, .unroll = 8, .threads = 128, .narrow_threads = 64};
+  const CudaKernel kernel(plan, cuda, no_store, {.options = options});
+  const std::int64_t enough = 4 * 128 * 2 * 4;  // two blocks for each of four multiprocessors
+  const PlanRun good = run_of(plan, 3, enough);
+  EXPECT_EQ(entry_of(*fake_, kernel, good), "flexsn_wide");
+  EXPECT_EQ(fake_->launches[0].blocks, 8u);
+  EXPECT_EQ(fake_->launches[0].threads, 128u);
+  // Too few elements for the device, and a number that is no multiple.
+  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, enough - 512)), "flexsn_narrow");
+  EXPECT_EQ(fake_->launches[0].blocks, 56u);
+  EXPECT_EQ(fake_->launches[0].threads, 64u);
+  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, enough + 2)), "flexsn_narrow");
+  EXPECT_EQ(fake_->launches[0].blocks, 65u);
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].map != Map::element) continue;
+    PlanRun odd = good;
+    odd.buffers[b].data = static_cast<float*>(odd.buffers[b].data) + 2;
+    EXPECT_EQ(entry_of(*fake_, kernel, odd), "flexsn_narrow") << plan.buffers[b].name;
+    odd = good;
+    odd.buffers[b].row_stride += 2;
+    const bool rows = plan.buffers[b].lead == Lead::per_step;
+    EXPECT_EQ(entry_of(*fake_, kernel, odd), rows ? "flexsn_narrow" : "flexsn_wide") << plan.buffers[b].name;
+    odd.buffers[b].row_stride += 2;
+    EXPECT_EQ(entry_of(*fake_, kernel, odd), "flexsn_wide");
+    odd.steps = 1;  // then there is no second row
+    odd.buffers[b].row_stride = 1;
+    EXPECT_EQ(entry_of(*fake_, kernel, odd), "flexsn_wide");
+  }
+  const CudaKernel always(plan, cuda, no_store, {.options = options, .entry = CudaEntry::wide});
+  EXPECT_EQ(entry_of(*fake_, always, run_of(plan, 3, 4)), "flexsn_wide");
+  EXPECT_EQ(entry_of(*fake_, always, run_of(plan, 3, 5)), "flexsn_narrow");
+  const CudaKernel never(plan, cuda, no_store, {.options = options, .entry = CudaEntry::narrow});
+  EXPECT_EQ(entry_of(*fake_, never, good), "flexsn_narrow");
+}
+
+TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
+  const Cuda cuda(library, library, no_store);
+  const Neuron gated = neuron("gated", [](Step& s) {
+    auto x = s.input("x"), v = s.state("v");
+    auto gate = s.step_param("gate", 0.5), bias = s.param("bias", 0.1),
+         gain = s.param("gain", 1, {}, Mem::f16);
+    s.next(v, v * bias + gate * x * gain);
+    s.output("y", v);
+  });
+  const Plan plan = plan_of(gated.graph(), Kind::inference_final_state, {},
+                            {{"gate", Map::indexed}, {"bias", Map::scalar}, {"gain", Map::scalar}});
+  const CudaKernel kernel(plan, cuda, no_store, {.entry = CudaEntry::narrow});
+  PlanRun run = run_of(plan, 5, std::int64_t{3} << 32);  // more than 2^31 elements
+  run.first_step = 17;
+  const float bias = 0.25f;
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+    Bound& bound = run.buffers[b];
+    bound.row_stride = (std::int64_t{3} << 32) + static_cast<std::int64_t>(b);
+    if (plan.buffers[b].map == Map::indexed) {
+      bound.inner = std::int64_t{1} << 31;
+      bound.count = 6;
+    }
+    if (plan.buffers[b].name == "bias") bound.data = const_cast<float*>(&bias);
+    if (plan.buffers[b].name == "gain") bound = {.data = reinterpret_cast<void*>(0x777000), .host = false};
+  }
+  const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), kernel.options());
+  fake_->record_fields = module.fields.size();
+  kernel.run(run);
+  ASSERT_EQ(fake_->launches.size(), 1u);
+  const Launch& launch = fake_->launches[0];
+  EXPECT_EQ(launch.blocks, (3ull << 32) / static_cast<unsigned>(kernel.options().narrow_threads));
+  using What = CudaField::What;
+  const auto expected = [&](const CudaField& field) -> std::uint64_t {
+    const auto number = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
+    if (field.what == What::steps) return 5;
+    if (field.what == What::elements) return 3ull << 32;
+    if (field.what == What::first_step) return 17;
+    if (field.what == What::partial_sums) return 0;
+    const Bound& bound = run.buffers[static_cast<std::size_t>(field.buffer)];
+    if (field.what == What::data) return bound.host ? 0 : reinterpret_cast<std::uint64_t>(bound.data);
+    if (field.what == What::value && !bound.host) return 0;
+    if (field.what == What::value) return bound.data == &bias ? 0x3e800000 : 0;
+    if (field.what == What::row_stride) return number(bound.row_stride);
+    return number(field.what == What::inner ? bound.inner : bound.count);
+  };
+  int values = 0;
+  for (std::size_t i = 0; i < module.fields.size(); ++i) {
+    EXPECT_EQ(launch.record[i], expected(module.fields[i])) << "field " << i;
+    values += module.fields[i].what == What::value && launch.record[i] != 0;
+  }
+  EXPECT_EQ(values, 1);
+}
+
+TEST_F(CudaFake, MoreBlocksOrBuffersThanThereCanBeAreRefused) {
+  const Cuda cuda(library, library, no_store);
+  const CudaKernel kernel(lif_plan(), cuda, no_store, {.options = CudaOptions{}, .entry = CudaEntry::narrow});
+  EXPECT_EQ(
+      error([&] { kernel.run(run_of(lif_plan(), 1, std::int64_t{1} << 41)); }),
+      "a CUDA kernel can have 2147483647 blocks at most, but this run needs 17179869184; run fewer elements "
+      "at once");
+  const Neuron many = neuron("many", [](Step& s) {
+    auto sum = s.input("x0");
+    for (int i = 1; i < 300; ++i) sum = sum + s.input(join("x", i));
+    s.output("y", sum);
+  });
+  const Plan plan = plan_of(many.graph(), Kind::inference, {});
+  const CudaKernel large(plan, cuda, no_store);
+  const std::string said = error([&] { large.run(run_of(plan, 1, 100)); });
+  EXPECT_TRUE(contains(said,
+                       "neuron 'many': a CUDA kernel takes 512 numbers at most, but this one has 301 "
+                       "buffers that need 60"))
+      << said;
+  EXPECT_TRUE(contains(said, "about 25")) << said;
+}
+
+TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
+  const Cuda cuda(library, library, no_store);
+  const CudaKernel kernel(lif_plan(), cuda, no_store);
+  const std::vector<CudaFigures> figures = kernel.figures(run_of(lif_plan(), 1, 1));
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].entry, "flexsn_wide");
+  EXPECT_EQ(figures[1].entry, "flexsn_narrow");
+  EXPECT_EQ(figures[0].registers, 40);
+  EXPECT_EQ(figures[0].local_bytes, 8);
+  EXPECT_EQ(figures[0].shared_bytes, 1024);
+}
+
+// ---- sums of parameter gradients -------------------------------------------------------------------
+
+/// What the reduce kernel promises: blocks of the middle dimension, each by the tree.
+template <class F>
+std::vector<F> launched(const std::vector<F>& from, const ReduceLaunch& launch) {
+  std::vector<F> to;
+  for (std::int64_t o = 0; o < launch.outer; ++o)
+    for (std::int64_t first = 0; first < launch.n; first += cuda_reduce_block)
+      for (std::int64_t i = 0; i < launch.inner; ++i) {
+        std::vector<F> column;
+        for (std::int64_t n = first; n < std::min<std::int64_t>(launch.n, first + cuda_reduce_block); ++n)
+          column.push_back(from[static_cast<std::size_t>((o * launch.n + n) * launch.inner + i)]);
+        to.push_back(reduce(column, {static_cast<std::int64_t>(column.size())}, {})[0]);
+      }
+  EXPECT_EQ(static_cast<std::int64_t>(to.size()), launch.results());
+  return to;
+}
+
+TEST(CudaSums, LaunchesHaveTheOrderOfReduce) {
+  struct Sum {
+    Shape step, param;
+  };
+  const Sum sums[] = {{{5}, {}},
+                      {{1}, {}},
+                      {{1, 1}, {1}},
+                      {{1024}, {}},
+                      {{1025}, {}},
+                      {{30003}, {}},
+                      {{2, 3, 5, 7}, {3, 1, 7}},
+                      {{33, 9}, {9}},
+                      {{3000, 20}, {20}},
+                      {{4, 512}, {4, 1}},
+                      {{4, 500}, {4, 1}},
+                      {{3, 4, 16, 32}, {4, 1, 1}},
+                      {{2, 4, 2, 256}, {1, 4, 1, 256}},
+                      {{20, 8}, {20, 8}},
+                      {{4, 1, 6}, {4, 1, 1}}};
+  Dice dice(4);
+  int by_blocks = 0;
+  for (const Sum& sum : sums)
+    for (std::int64_t rows : {1, 3})
+      for (std::int64_t block : {1, 64, 512}) {
+        if (block > 1 && (rows > 1 || !sums_by_blocks(sum.step, sum.param, block))) continue;
+        by_blocks += block > 1;
+        const std::int64_t elements = elements_of(sum.step);
+        std::vector<float> expected, values;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          std::vector<float> row(static_cast<std::size_t>(elements));
+          for (float& value : row) value = static_cast<float>(dice.uniform(-1, 1));
+          for (float one : reduce(row, sum.step, sum.param)) expected.push_back(one);
+          for (std::int64_t first = 0; first < elements; first += block) {
+            const auto start = row.begin() + first, end = row.begin() + std::min(elements, first + block);
+            values.push_back(reduce(std::vector<float>(start, end), {end - start}, {})[0]);
+          }
+        }
+        const Buffer buffer{.holds = Holds::grad_param, .lead = rows > 1 ? Lead::per_step : Lead::once};
+        const ParamGradient gradient{.shape = sum.param};
+        const SumPlan plan = sum_plan(buffer, gradient, sum.step, rows, block);
+        EXPECT_EQ(plan.rows * plan.row, static_cast<std::int64_t>(values.size()));
+        std::size_t most = 0;
+        for (const ReduceLaunch& launch : plan.launches) {
+          values = launched(values, launch);
+          most = std::max(most, values.size());
+        }
+        EXPECT_EQ(values, expected) << text_of(sum.step) << " to " << text_of(sum.param) << " by " << block;
+        EXPECT_EQ(plan.direct, plan.launches.empty());
+        EXPECT_GE(plan.bytes - plan.results_at, static_cast<std::int64_t>(most * sizeof(float)));
+      }
+  EXPECT_EQ(by_blocks, 12);
+}
+
+TEST(CudaSums, BlocksMustBePartsOfTheTree) {
+  EXPECT_TRUE(sums_by_blocks({1000}, {}, 512));  // the last block may be short
+  EXPECT_TRUE(sums_by_blocks({8, 125}, {1}, 512));
+  EXPECT_TRUE(sums_by_blocks({64, 64, 32, 32}, {64, 1, 1}, 512));
+  EXPECT_TRUE(sums_by_blocks({64, 512}, {64, 1}, 512));
+  EXPECT_FALSE(sums_by_blocks({64, 500}, {64, 1}, 512));
+  EXPECT_FALSE(sums_by_blocks({512, 64}, {64}, 512));
+  EXPECT_FALSE(sums_by_blocks({1}, {}, 512));
+  EXPECT_FALSE(sums_by_blocks({64, 512}, {64, 512}, 512));
+}
+
+TEST(CudaSums, OneSmallLaunchFollowsAMillionElements) {
+  const Buffer buffer{.holds = Holds::grad_param};
+  const SumPlan plan = sum_plan(buffer, {}, {512 * 1024}, 8, 512);
+  EXPECT_EQ(plan.launches, (std::vector<ReduceLaunch>{{1, 1024, 1}}));
+  EXPECT_EQ(plan.row, 1024);
+}
+
+}  // namespace
+}  // namespace flexsn::test

@@ -1,0 +1,449 @@
+// CUDA kernels on a device against the interpreter of plans: the same bits, and not a byte outside the
+// arrays. Without a GPU the same runs on the host by a driver that only pretends (cuda_fake), with fewer
+// neurons.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "cuda_kernel.h"
+#include "gpu_memory.h"
+#include "param_sums.h"
+#include "plan_case.h"
+#include "train.h"
+
+namespace flexsn::test {
+namespace {
+
+using namespace ir;
+
+class CudaKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = cuda_absent(); !why.empty()) GTEST_SKIP() << why;
+  }
+  void TearDown() override { EXPECT_EQ(left_behind(), ""); }
+};
+
+/// How a run lies in memory.
+struct Lie {
+  std::size_t offset = 0;  ///< in entries, of every array
+  bool by_value = false;   ///< scalars are in the host's memory
+  int device = 0;
+  void* stream = nullptr;
+};
+
+/// Runs the kernel on the device and compares with the interpreter; "" where all is the same.
+std::string broken(const CudaKernel& kernel, const std::vector<bool>& present, const CaseSizes& sizes,
+                   std::uint64_t seed, const Lie& lie = {}) {
+  const Plan& plan = kernel.plan();
+  const PlanCase trial(plan, present, sizes, seed);
+  const PlanCase::Bytes expected = trial.by_interpreter();
+  std::vector<GpuMemory> rooms;
+  PlanCase::Bytes found = trial.before();
+  PlanRun run = trial.shape();
+  run.device = lie.device;
+  run.stream = lie.stream;
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    rooms.emplace_back(found[i], lie.offset * size_of(buffer.mem), lie.device);
+    if (!present[i]) continue;
+    run.buffers[i].data = rooms.back().data();
+    if (!lie.by_value || buffer.map != Map::scalar || buffer.lead != Lead::once) continue;
+    run.buffers[i].data = found[i].data();
+    run.buffers[i].host = true;
+  }
+  kernel.run(run);
+  wait_for(lie.stream, lie.device);
+  for (std::size_t i = 0; i < rooms.size(); ++i) {
+    found[i] = rooms[i].content();
+    if (!rooms[i].is_untouched_around()) return join("bytes around buffer ", i, " were written");
+  }
+  const std::string difference = trial.difference(expected, found);
+  return difference.empty() ? "" : join(difference, "\n", print(plan));
+}
+
+std::string broken(const CudaKernel& kernel, const CaseSizes& sizes, std::uint64_t seed,
+                   const Lie& lie = {}) {
+  Dice dice(seed + 77);
+  std::vector<bool> present;
+  for (const Buffer& buffer : kernel.plan().buffers) present.push_back(!buffer.optional || !dice.chance(0.3));
+  return broken(kernel, present, sizes, seed, lie);
+}
+
+/// Both entries, whatever the number of elements; rows at any place.
+void expect_bits(const Plan& plan, const std::string& what, std::uint64_t seed) {
+  const CudaKernel wide(plan, Cuda::standard(), Store::standard(), {.entry = CudaEntry::wide});
+  const CudaKernel narrow(plan, Cuda::standard(), Store::standard(), {.entry = CudaEntry::narrow});
+  const std::vector<bool> all(plan.buffers.size(), true);
+  const std::int64_t K = plan.segment > 0 ? plan.segment : wide.options().unroll;
+  for (const CaseSizes& sizes : {CaseSizes{0, 5},
+                                 {1, 1},
+                                 {K - 1, 64},
+                                 {K, 1003, 1},
+                                 {K + 1, 1024, 4},
+                                 {3 * K + 2, 516},
+                                 {2 * K, 2048, 2}}) {
+    ++seed;
+    ASSERT_EQ(broken(wide, all, sizes, seed, {.by_value = seed % 2 == 0}), "") << what;
+    ASSERT_EQ(broken(narrow, all, sizes, seed, {.offset = 1}), "") << what;
+  }
+}
+
+/// The neurons of a test: all on a device, some where compiling takes long.
+std::vector<std::string> neurons() {
+  std::vector<std::string> names;
+  if (pretends()) return {"lif"};
+  for (const NeuronInfo& info : neuron_list()) names.push_back(info.name);
+  return names;
+}
+
+TEST_F(CudaKernels, EveryNeuronAndKindHasTheInterpretersBits) {
+  std::uint64_t seed = 0;
+  for (const std::string& name : neurons())
+    for (Saving saving : {Saving::rebuild, Saving::per_step}) {
+      const Graph step = neuron_named(name).graph();
+      const Training training{.state_sequences = saving == Saving::per_step,
+                              .saving = saving,
+                              .segment = saving == Saving::rebuild ? 4 : 0};
+      std::vector<Plan> plans;
+      if (saving == Saving::rebuild)
+        plans = {plan_of(step, Kind::inference, {}), plan_of(step, Kind::inference_final_state, {})};
+      else if (pretends())
+        continue;
+      try {
+        Lowered lowered = lower(step, training);
+        plans.push_back(std::move(lowered.plans.forward));
+        plans.push_back(std::move(lowered.plans.backward));
+      } catch (const UserError&) {  // nothing in it carries a gradient
+      }
+      for (const Plan& plan : plans) expect_bits(plan, name, seed += 10);
+    }
+}
+
+TEST_F(CudaKernels, EveryTypeAndMapHasTheInterpretersBits) {
+  std::uint64_t seed = 0;
+  for (Mem type : {Mem::f16, Mem::f64, Mem::bf16, Mem::f32})
+    for (Map map : {Map::indexed, Map::element, Map::scalar}) {
+      if (pretends() && (type != Mem::f16 || map != Map::indexed)) continue;
+      const Graph step = neuron_named("plif").graph(type);
+      Layout layout;
+      for (const Argument& argument : step.arguments)
+        if (argument.role != Role::input) layout[argument.name] = map;
+      const Lowered lowered = lower(step, {.type = type}, layout);
+      expect_bits(lowered.plans.forward, join("plif ", name_of(type)), seed += 10);
+      expect_bits(lowered.plans.backward, join("plif ", name_of(type)), seed += 10);
+    }
+}
+
+TEST_F(CudaKernels, AbsentGradientsTakePartInNothing) {
+  const CudaKernel kernel(lower(neuron_named("lif").graph(), {}).plans.backward);
+  for (std::uint64_t seed = 0; seed < (pretends() ? 4 : 20); ++seed)
+    ASSERT_EQ(broken(kernel, {.steps = 9, .elements = 100}, seed), "");
+}
+
+TEST_F(CudaKernels, ManyElementsAreRunWide) {
+  const std::int64_t elements = pretends() ? 5000 : 3000001;
+  const CudaKernel kernel(lower(neuron_named("lif").graph(), {}).plans.forward);
+  const std::vector<bool> all(kernel.plan().buffers.size(), true);
+  for (std::int64_t n : {elements, elements / 8 * 8})
+    ASSERT_EQ(broken(kernel, all, {.steps = 3, .elements = n}, 1), "");
+}
+
+TEST_F(CudaKernels, SeveralThreadsAndDevicesAtOnce) {
+  const CudaKernel kernel(lower(neuron_named("lif").graph(), {}).plans.backward);
+  const std::vector<bool> all(kernel.plan().buffers.size(), true);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 5; ++k)
+        wrong += !broken(kernel, all, {.steps = 9, .elements = 100 + i},
+                         static_cast<std::uint64_t>(10 * i + k), {.device = i % cuda_device_count()})
+                      .empty();
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// FLEXSN_RANDOM_GRAPHS says how many graphs are tried.
+TEST_F(CudaKernels, RandomGraphsHaveTheInterpretersBits) {
+  const char* wanted = std::getenv("FLEXSN_RANDOM_GRAPHS");
+  const std::uint64_t count = pretends() ? 3 : wanted ? std::strtoull(wanted, nullptr, 10) : 2000;
+  std::atomic<std::uint64_t> next = 0;
+  std::atomic<int> trained = 0;
+  std::mutex mutex;
+  std::string first;
+  const auto work = [&] {
+    for (std::uint64_t seed = next++; seed < count; seed = next++) {
+      const Graph graph = random_graph(seed);
+      Dice dice(seed + 1000);
+      Layout layout;
+      for (const Argument& argument : graph.arguments)
+        if (argument.role == Role::param) layout[argument.name] = static_cast<Map>(dice.below(3));
+      std::vector<Plan> plans = {
+          plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout)};
+      try {
+        const Training training{.state_sequences = dice.chance(0.5),
+                                .saving = static_cast<Saving>(dice.below(4))};
+        Lowered lowered = lower(graph, training, layout);
+        plans.push_back(std::move(lowered.plans.forward));
+        plans.push_back(std::move(lowered.plans.backward));
+        ++trained;
+      } catch (const UserError&) {  // nothing in it carries a gradient
+      }
+      for (const Plan& plan : plans) {
+        const CudaKernel kernel(plan, Cuda::standard(), Store(""),
+                                {.entry = dice.chance(0.5) ? CudaEntry::wide : CudaEntry::narrow});
+        constexpr std::int64_t some_steps[] = {1, 2, 9, 17}, some_elements[] = {1, 16, 33, 100, 1024};
+        const std::int64_t steps = dice.pick(some_steps);
+        const std::int64_t elements = dice.pick(some_elements);
+        std::string problem;
+        try {
+          problem = broken(kernel, {.steps = steps, .elements = elements}, seed);
+        } catch (const std::exception& error) {
+          problem = error.what();
+        }
+        const std::lock_guard lock(mutex);
+        if (!problem.empty() && first.empty()) first = join("seed ", seed, ": ", problem);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < (pretends() ? 1 : std::max(1u, std::thread::hardware_concurrency())); ++i)
+    threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(first, "");
+  if (count > 100) {
+    EXPECT_GT(trained, static_cast<int>(count / 4));
+  }
+}
+
+// ---- parameter gradients ---------------------------------------------------------------------------
+
+struct SumCase {
+  Shape step, param;
+  std::int64_t steps = 5;
+};
+
+/// A run of backward with sums, by the interpreter and on the device.
+void expect_gradients(const CudaKernel& kernel, Mem mem, const SumCase& sizes, std::uint64_t seed) {
+  const Plan& plan = kernel.plan();
+  const std::vector<bool> all(plan.buffers.size(), true);
+  const std::int64_t elements = elements_of(sizes.step), entries = elements_of(sizes.param);
+  const PlanCase trial(plan, all, {.steps = sizes.steps, .elements = elements}, seed);
+  const std::optional<Broadcast> how = broadcast(sizes.step, sizes.param);
+  PlanRun run = trial.shape();
+  std::vector<GpuMemory> rooms;
+  ParamGradients gradients{.step = sizes.step};
+  std::vector<GpuMemory> given;
+  std::vector<std::vector<std::byte>> expected;
+  PlanCase::Bytes rows = trial.after(false, [&](PlanRun host) {
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+      if (plan.buffers[i].holds == Holds::param && plan.buffers[i].map == Map::indexed) {
+        host.buffers[i].inner = run.buffers[i].inner = how->inner;
+        host.buffers[i].count = run.buffers[i].count = how->count;
+      }
+    execute(plan, host);
+  });
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    rooms.emplace_back(trial.before()[i]);
+    run.buffers[i].data = rooms.back().data();
+    if (buffer.holds != Holds::grad_param) continue;
+    const bool per_step = buffer.lead == Lead::per_step;
+    const std::int64_t stride = entries + 3, count = per_step ? sizes.steps : 1;
+    const auto bytes =
+        static_cast<std::size_t>((count > 0 ? (count - 1) * stride + entries : 0)) * size_of(mem);
+    expected.emplace_back(bytes, std::byte{0xa5});
+    given.emplace_back(expected.back());
+    const Argument argument{.role = Role::param, .mem = mem, .per_step = per_step};
+    store_param_gradient(argument, rows[i].data(), trial.shape().buffers[i].row_stride, sizes.steps,
+                         sizes.step, sizes.param, expected.back().data(), stride, {});
+    gradients.list.push_back({.buffer = static_cast<int>(i),
+                              .mem = mem,
+                              .shape = sizes.param,
+                              .to = given.back().data(),
+                              .row_stride = stride});
+  }
+  ASSERT_FALSE(gradients.list.empty());
+  const GpuMemory scratch(static_cast<std::size_t>(kernel.scratch_bytes(sizes.steps, gradients)));
+  EXPECT_LE(kernel.scratch_bytes(sizes.steps, gradients),
+            kernel.scratch_bytes(sizes.steps, gradients, Scratch::any_plan));
+  gradients.scratch = scratch.data();
+  kernel.run_backward(run, gradients);
+  wait_for(nullptr);
+  EXPECT_TRUE(scratch.is_untouched_around());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    EXPECT_TRUE(given[i].is_untouched_around());
+    const std::vector<std::byte> found = given[i].content();
+    const auto is_nan_in = [&](const std::vector<std::byte>& from, std::size_t at) {
+      Array one(mem, {1});
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at), size_of(mem), one.bytes.begin());
+      return one[0] != one[0];
+    };
+    for (std::size_t at = 0; at < found.size(); at += size_of(mem))
+      if (!is_nan_in(expected[i], at) || !is_nan_in(found, at)) {
+        ASSERT_TRUE(std::equal(&found[at], &found[at] + size_of(mem), &expected[i][at]))
+            << "entry " << at / size_of(mem) << ", step " << text_of(sizes.step) << ", param "
+            << text_of(sizes.param) << ", " << name_of(mem) << ", T = " << sizes.steps;
+      }
+  }
+}
+
+TEST_F(CudaKernels, ParameterGradientsHaveTheOneOrder) {
+  const std::vector<SumCase> cases = {{{1}, {}},
+                                      {{7, 100}, {}},
+                                      {{3000}, {}},
+                                      {{4096}, {1}},
+                                      {{3, 4, 512}, {4, 1}},
+                                      {{3, 5, 100}, {5, 1}},
+                                      {{5, 1, 40}, {40}},
+                                      {{2, 3, 5, 7}, {3, 1, 7}},
+                                      {{6, 7}, {6, 7}},
+                                      {{200, 30}, {30}},
+                                      {{0, 3}, {3}},
+                                      {{40}, {}, 0},
+                                      {{3, 40}, {40}, 0}};
+  for (Mem type : {Mem::f16, Mem::f32, Mem::f64, Mem::bf16}) {
+    if (pretends() && type != Mem::f16) continue;
+    const Graph step = neuron_named("plif").graph(type);
+    for (Map map : {Map::scalar, Map::indexed, Map::element}) {
+      std::string param;
+      for (const Argument& argument : step.arguments)
+        if (argument.role == Role::param) param = argument.name;
+      const Plan plan =
+          lower(step, {.type = type, .saving = Saving::rebuild, .segment = 4}, {{param, map}}).plans.backward;
+      for (CudaEntry entry : {CudaEntry::wide, CudaEntry::narrow}) {
+        const CudaKernel kernel(
+            plan, Cuda::standard(), Store::standard(),
+            {.options = CudaOptions{.vector = 2, .unroll = 4, .threads = 128, .narrow_threads = 64},
+             .entry = entry});
+        std::uint64_t seed = 0;
+        for (const SumCase& one : cases) {
+          const std::optional<Broadcast> how = broadcast(one.step, one.param);
+          if ((how->spread ? Map::element : how->map) == map) expect_gradients(kernel, type, one, ++seed);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernels, GradientsOfParametersThatChangeWithTime) {
+  const Neuron gated = neuron("gated", [](Step& s) {
+    auto x = s.input("x"), v = s.state("v");
+    auto gate = s.step_param("gate", 0.5);
+    auto h = v + gate * x;
+    s.next(v, h * 0.5);
+    s.output("h", h);
+  });
+  for (Map map : {Map::scalar, Map::indexed, Map::element}) {
+    if (pretends() && map == Map::scalar) continue;
+    const CudaKernel kernel(lower(gated.graph(), {}, {{"gate", map}}).plans.backward);
+    std::uint64_t seed = 0;
+    for (const SumCase& one :
+         {SumCase{{700}, {}}, {{3, 4, 512}, {4, 1}}, {{6, 7}, {6, 7}}, {{0, 3}, {3}}, {{3, 40}, {40}, 0}}) {
+      const std::optional<Broadcast> how = broadcast(one.step, one.param);
+      if ((how->spread ? Map::element : how->map) == map) expect_gradients(kernel, Mem::f32, one, ++seed);
+    }
+  }
+}
+
+// ---- streams, graphs, size -------------------------------------------------------------------------
+
+TEST_F(CudaKernels, ACapturedRunIsRepeated) {
+  using Create = int(void** stream, unsigned flags);
+  auto* create = driver_function<Create>("cuStreamCreate");
+  if (pretends() || create == nullptr) GTEST_SKIP() << "there is no device";
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(0));
+  void *stream = nullptr, *graph = nullptr, *executable = nullptr;
+  driver.check(create(&stream, 1), "make a stream");
+  const CudaKernel kernel(plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {}),
+                          Cuda::standard(), Store(""));
+  const std::vector<bool> all(kernel.plan().buffers.size(), true);
+  const PlanCase trial(kernel.plan(), all, {.steps = 9, .elements = 1000}, 3);
+  PlanRun run = trial.shape();
+  run.stream = stream;
+  std::vector<GpuMemory> rooms;
+  for (std::size_t i = 0; i < trial.before().size(); ++i) {
+    rooms.emplace_back(trial.before()[i]);
+    run.buffers[i].data = rooms.back().data();
+  }
+  // The first run of all is captured: it compiles and loads in the middle of the capture.
+  driver.check(driver_function<int(void*, int)>("cuStreamBeginCapture_v2")(stream, 0), "begin a capture");
+  kernel.run(run);
+  driver.check(driver_function<int(void*, void**)>("cuStreamEndCapture")(stream, &graph), "end a capture");
+  auto* instantiate = driver_function<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+  driver.check(instantiate(&executable, graph, 0), "make a graph ready");
+  const PlanCase::Bytes expected = trial.by_interpreter();
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < rooms.size(); ++i) rooms[i].fill(trial.before()[i]);
+    driver.check(driver_function<int(void*, void*)>("cuGraphLaunch")(executable, stream), "run a graph");
+    wait_for(stream);
+    PlanCase::Bytes found;
+    for (const GpuMemory& room : rooms) found.push_back(room.content());
+    EXPECT_EQ(trial.difference(expected, found), "");
+  }
+  driver_function<int(void*)>("cuGraphExecDestroy")(executable);
+  driver_function<int(void*)>("cuGraphDestroy")(graph);
+  driver_function<int(void*)>("cuStreamDestroy_v2")(stream);
+}
+
+TEST_F(CudaKernels, MoreThanTwoToThe31Elements) {
+  using Info = int(std::size_t* free, std::size_t* total);
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(0));
+  std::size_t free = 0, total = 0;
+  auto* memory = driver_function<Info>("cuMemGetInfo_v2");
+  if (memory != nullptr) memory(&free, &total);
+  constexpr std::int64_t elements = (std::int64_t{1} << 31) + 6, steps = 2;
+  if (pretends() || free < std::size_t{60} << 30) GTEST_SKIP() << "there is no device with 60 GiB to spare";
+  const Plan plan = plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {});
+  for (CudaEntry entry : {CudaEntry::wide, CudaEntry::narrow}) {
+    const CudaKernel kernel(plan, Cuda::standard(), Store::standard(), {.entry = entry});
+    PlanRun run{.steps = steps, .elements = elements, .buffers = {}};
+    std::vector<GpuMemory> rooms;
+    for (const Buffer& buffer : plan.buffers) {
+      const std::int64_t rows = rows_of(plan, buffer, steps), row = buffer.map == Map::element ? elements : 1;
+      rooms.emplace_back(static_cast<std::size_t>(rows * row) * size_of(buffer.mem));
+      run.buffers.push_back({.data = rooms.back().data(), .row_stride = row});
+    }
+    // The last elements are drawn, the others are what the memory was filled with.
+    constexpr std::int64_t drawn = 1000;
+    const std::vector<bool> all(plan.buffers.size(), true);
+    const PlanCase trial(plan, all, {.steps = steps, .elements = drawn}, 5);
+    PlanRun host = trial.shape();
+    run.first_step = host.first_step;
+    const PlanCase::Bytes expected = trial.by_interpreter();
+    const auto for_rows = [&](auto work) {
+      for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+        const Buffer& buffer = plan.buffers[i];
+        const std::size_t size = size_of(buffer.mem);
+        for (std::int64_t r = 0; r < rows_of(plan, buffer, steps); ++r) {
+          const bool each = buffer.map == Map::element;
+          const auto at = static_cast<std::size_t>(each ? (r + 1) * elements - drawn : r) * size;
+          const auto from = static_cast<std::size_t>(r * host.buffers[i].row_stride) * size;
+          work(i, at, from, static_cast<std::size_t>(each ? drawn : 1) * size);
+        }
+      }
+    };
+    auto* copy = driver_function<int(DeviceAddress, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync_v2");
+    for_rows([&](std::size_t i, std::size_t at, std::size_t from, std::size_t bytes) {
+      driver.check(copy(reinterpret_cast<DeviceAddress>(rooms[i].data()) + at,
+                        trial.before()[i].data() + from, bytes, nullptr),
+                   "copy");
+    });
+    kernel.run(run);
+    wait_for(nullptr);
+    PlanCase::Bytes found = trial.before();
+    for_rows([&](std::size_t i, std::size_t at, std::size_t from, std::size_t bytes) {
+      const std::vector<std::byte> part = rooms[i].part(at, bytes);
+      std::copy(part.begin(), part.end(), found[i].begin() + static_cast<std::ptrdiff_t>(from));
+    });
+    EXPECT_EQ(trial.difference(expected, found), "");
+  }
+}
+
+}  // namespace
+}  // namespace flexsn::test

@@ -1,0 +1,137 @@
+// The CUDA text through NVRTC, which needs no GPU: every kernel compiles for every architecture.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "cuda_modules.h"
+#include "error.h"
+#include "train.h"
+
+namespace flexsn::test {
+namespace {
+
+/// What a compilation gave.
+struct Compiled {
+  bool fine = false;
+  std::string log;
+};
+
+/// NVRTC of the environment variable FLEXSN_NVRTC, else the one that CMake found.
+class Nvrtc {
+ public:
+  Nvrtc() {
+    const char* wanted = std::getenv("FLEXSN_NVRTC");
+    path_ = wanted != nullptr && *wanted != 0 ? wanted : FLEXSN_NVRTC_LIBRARY;
+    if (path_.empty()) return;
+    handle_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  bool is_there() const { return handle_ != nullptr; }
+  std::string why_not() const {
+    return path_.empty() ? "NVRTC was not found; tools/venv.sh installs it, or FLEXSN_NVRTC names it"
+                         : join(path_, " cannot be loaded");
+  }
+
+  Compiled compile(const std::string& text, const std::string& architecture, bool verbose = false) const {
+    void* program = nullptr;
+    Compiled result;
+    if (function<int(void**, const char*, const char*, int, const char* const*, const char* const*)>(
+            "nvrtcCreateProgram")(&program, text.c_str(), "kernel.cu", 0, nullptr, nullptr) != 0)
+      return {false, "no program"};
+    const std::string arch = "--gpu-architecture=" + architecture;
+    std::vector<const char*> options(std::begin(cuda_compile_options), std::end(cuda_compile_options));
+    options.push_back(arch.c_str());
+    if (verbose) options.push_back("--ptxas-options=-v");
+    result.fine = function<int(void*, int, const char* const*)>("nvrtcCompileProgram")(
+                      program, static_cast<int>(options.size()), options.data()) == 0;
+    std::size_t size = 0;
+    function<int(void*, std::size_t*)>("nvrtcGetProgramLogSize")(program, &size);
+    result.log.resize(size);
+    if (size > 0) function<int(void*, char*)>("nvrtcGetProgramLog")(program, result.log.data());
+    function<int(void**)>("nvrtcDestroyProgram")(&program);
+    return result;
+  }
+
+ private:
+  template <class Signature>
+  Signature* function(const char* name) const {
+    void* found = dlsym(handle_, name);
+    if (found == nullptr) throw std::runtime_error(join("NVRTC has no ", name));
+    return reinterpret_cast<Signature*>(found);
+  }
+
+  std::string path_;
+  void* handle_ = nullptr;
+};
+
+const Nvrtc& nvrtc() {
+  static const Nvrtc library;
+  return library;
+}
+
+constexpr const char* architectures[] = {"sm_75", "sm_80", "sm_90", "sm_100"};
+
+void expect_compiled(const CudaCase& one, const char* architecture) {
+  const std::string text = one.module().text;
+  const Compiled compiled = nvrtc().compile(text, architecture);
+  ASSERT_TRUE(compiled.fine) << one.what << "\n" << compiled.log << "\n" << text;
+  EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << one.what << "\n" << compiled.log;
+}
+
+class CudaNvrtc : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
+  }
+  const char* architecture() const { return architectures[GetParam()]; }
+  /// Each kernel for one architecture, in turn.
+  void compile_share(const std::vector<CudaCase>& cases) const {
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      if (i % std::size(architectures) == static_cast<std::size_t>(GetParam()))
+        expect_compiled(cases[i], architecture());
+  }
+};
+
+TEST_P(CudaNvrtc, TakesTheNeuronsOfTheTests) {
+  for (const CudaCase& one : neuron_cases({"lif", "alif", "izhikevich"}))
+    expect_compiled(one, architecture());
+}
+TEST_P(CudaNvrtc, TakesEveryNeuron) { compile_share(neuron_cases()); }
+TEST_P(CudaNvrtc, TakesEveryTypeAndMap) { compile_share(type_cases()); }
+TEST_P(CudaNvrtc, TakesOddNeurons) { compile_share(odd_cases()); }
+TEST_P(CudaNvrtc, TakesEveryRow) { compile_share(row_cases()); }
+TEST_P(CudaNvrtc, TakesRandomGraphs) {
+  for (const CudaCase& one : random_cases(0, 3)) expect_compiled(one, architecture());
+  compile_share(random_cases(3, 20));
+}
+TEST_P(CudaNvrtc, TakesTheSums) {
+  const Compiled compiled = nvrtc().compile(emit_cuda_reduce(), architecture());
+  EXPECT_TRUE(compiled.fine) << compiled.log;
+}
+
+INSTANTIATE_TEST_SUITE_P(Architecture, CudaNvrtc, testing::Range(0, 4),
+                         [](const auto& one) { return std::string(architectures[one.param]); });
+
+TEST(CudaNvrtcRegisters, ALeakyNeuronSpillsNone) {
+  if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
+  const Training training{.saving = Saving::rebuild, .segment = 8};
+  for (Kind kind : {Kind::inference, Kind::forward, Kind::backward}) {
+    const Plan plan = plan_of(neuron_named("lif").graph(), kind, training);
+    const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), {});
+    const Compiled compiled = nvrtc().compile(module.text, "sm_90", true);
+    ASSERT_TRUE(compiled.fine) << compiled.log;
+    std::size_t entries = 0;
+    for (std::size_t i = compiled.log.find("spill stores"); i != std::string::npos;
+         i = compiled.log.find("spill stores", i + 1))
+      ++entries;
+    EXPECT_EQ(entries, 2u) << compiled.log;
+    std::size_t clean = 0;
+    const std::string none = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+    for (std::size_t i = compiled.log.find(none); i != std::string::npos; i = compiled.log.find(none, i + 1))
+      ++clean;
+    EXPECT_EQ(clean, 2u) << compiled.log;
+  }
+}
+
+}  // namespace
+}  // namespace flexsn::test

@@ -1,0 +1,64 @@
+// How CUDA kernels are cut.
+#include "cuda_shape.h"
+
+#include <gtest/gtest.h>
+
+#include "error.h"
+#include "train.h"
+
+namespace flexsn::test {
+namespace {
+
+CudaShape shape_of(const std::string& neuron, Kind kind, Mem type = Mem::f32) {
+  const Training training{.type = type, .costs = cost_model_named("gpu")};
+  return cuda_shape(plan_of(neuron_named(neuron).graph(type), kind, training));
+}
+
+TEST(CudaShape, AThreadLoadsEightBytesOfTheNarrowestRow) {
+  EXPECT_EQ(shape_of("lif", Kind::backward).options.vector, 2);
+  EXPECT_EQ(shape_of("lif", Kind::inference, Mem::f16).options.vector, 4);
+  EXPECT_EQ(shape_of("lif", Kind::backward, Mem::f64).options.vector, 1);
+}
+
+TEST(CudaShape, TheStepsOfAPlanWithCheckpointsAreItsOwn) {
+  const Training training{.costs = cost_model_named("gpu"), .segment = 4};
+  const Plan plan = plan_of(neuron_named("lif").graph(Mem::f32), Kind::backward, training);
+  EXPECT_EQ(cuda_shape(plan).options.unroll, 4);
+  EXPECT_EQ(shape_of("lif", Kind::inference).options.unroll, 8);
+}
+
+TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {
+  const auto many = [](int terms) {
+    const Neuron long_one = neuron("long", [&](Step& s) {
+      auto x = s.input("x");
+      auto y = x;
+      for (int i = 0; i < terms; ++i) y = y * x + 0.5;
+      s.output("y", y);
+    });
+    return cuda_shape(plan_of(long_one.graph(Mem::f32), Kind::inference, {})).options;
+  };
+  EXPECT_EQ(many(10), (CudaOptions{.vector = 2, .unroll = 8}));
+  EXPECT_EQ(many(250).unroll, 4);
+  EXPECT_EQ(many(3000), (CudaOptions{.vector = 1, .unroll = 1}));
+}
+
+TEST(CudaShape, APersonMayAskForAnother) {
+  const CudaOptions rule;
+  EXPECT_EQ(cuda_options("", rule), rule);
+  EXPECT_EQ(cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32", rule),
+            (CudaOptions{.vector = 4, .unroll = 16, .threads = 64, .narrow_threads = 32}));
+  for (const char* wrong : {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2",
+                            "vector=", "vector", "vector=2x", ",", "unroll=-1"}) {
+    try {
+      cuda_options(wrong, rule);
+      ADD_FAILURE() << wrong << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("FLEXSN_CUDA_SHAPE has a part '"), std::string::npos) << wrong;
+      EXPECT_NE(std::string(error.what()).find("that is not known; write vector=1, 2 or 4"),
+                std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flexsn::test

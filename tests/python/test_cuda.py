@@ -1,0 +1,297 @@
+"""CUDA tensors: the same bits as on the CPU, and what only a GPU has: streams, graphs, several devices."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cores import hard, soft, square, two_in_three_states, with_counter
+
+import flexsn
+import torch
+from torch import Tensor, nn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can see")
+
+
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u >= 0).to(u)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (u,) = ctx.saved_tensors
+        y = torch.sigmoid(4.0 * u)
+        return grad * 4.0 * y * (1.0 - y)
+
+
+def lif(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    h = v + (x - v) / 2.0
+    s = Sigmoid.apply(h - 1.0)
+    return s, h * (1.0 - s)
+
+
+class Parameters(nn.Module):
+    """A decay and a threshold of these shapes, all learnable."""
+
+    def __init__(self, decay: tuple[int, ...], threshold: tuple[int, ...], dtype=torch.float32) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.rand(decay, dtype=dtype) * 0.5 + 0.25)
+        self.threshold = nn.Parameter(torch.rand(threshold, dtype=dtype) + 0.5)
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v * self.decay + x
+        s = Sigmoid.apply(h - self.threshold)
+        return s, h - s * self.threshold
+
+
+def same(a: Tensor, b: Tensor) -> None:
+    """Equal bits; NaNs are equal to each other."""
+    a, b = a.detach().cpu(), b.detach().cpu()
+    assert a.dtype == b.dtype and a.shape == b.shape
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    if a.dtype.is_floating_point:
+        assert bool((torch.signbit(a) == torch.signbit(b))[~a.isnan()].all())
+
+
+def run(core, inputs, states, device):
+    """Outputs, states and all gradients of one call on a device."""
+    if isinstance(core, nn.Module):
+        core = core.to(device)
+        core.zero_grad()
+    inputs = [t.detach().to(device).requires_grad_(t.is_floating_point()) for t in inputs]
+    given = [t.detach().to(device).requires_grad_(t.is_floating_point()) for t in states]
+    outputs, final = flexsn.scan(core, inputs, given)
+    results = [*outputs, *final]
+    carrying = [r for r in results if r.requires_grad]
+    generator = torch.Generator().manual_seed(3)
+    arriving = [torch.randn(r.shape, generator=generator).to(r.dtype).to(device) for r in carrying]
+    params = list(core.parameters()) if isinstance(core, nn.Module) else []
+    wanted = [t for t in (*inputs, *given, *params) if t.requires_grad]
+    gradients = torch.autograd.grad(carrying, wanted, arriving, allow_unused=True) if carrying else []
+    return [*results, *(g for g in gradients if g is not None)]
+
+
+def compare(core, inputs, states) -> None:
+    for ours, law in zip(run(core, inputs, states, "cuda"), run(core, inputs, states, "cpu"), strict=True):
+        same(ours, law)
+
+
+CORES = {
+    "lif": (lif, 1, 1),
+    "soft": (soft, 1, 1),
+    "hard": (hard, 1, 1),
+    "square": (square, 1, 1),
+    "two_in_three_states": (two_in_three_states, 2, 3),
+}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7, 8, 9, 27])
+@pytest.mark.parametrize("elements", [1, 255, 1024, 1003])
+@pytest.mark.parametrize("name", CORES)
+def test_every_result_and_gradient_has_the_bits_of_the_cpu(name, steps, elements):
+    core, inputs, states = CORES[name]
+    compare(
+        core,
+        [torch.randn(steps, elements) for _ in range(inputs)],
+        [torch.randn(elements) for _ in range(states)],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("elements", [1000, 1001])
+def test_other_types_have_the_bits_of_the_cpu(dtype, elements):
+    compare(lif, [torch.randn(19, elements).to(dtype)], [torch.randn(elements).to(dtype)])
+
+
+def test_a_counter_in_integers_has_the_bits_of_the_cpu():
+    compare(with_counter, [torch.randn(20, 999)], [torch.randn(999), torch.zeros(999, dtype=torch.int32)])
+
+
+@pytest.mark.parametrize(
+    "decay, threshold", [((), ()), ((), (5, 1, 1)), ((3, 1, 1, 1), (1, 5, 1, 7)), ((6, 7), (3, 5, 6, 7))]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_parameters_of_any_shape_have_the_bits_of_the_cpu(decay, threshold, dtype):
+    core = Parameters(decay, threshold, dtype)
+    compare(core, [torch.randn(11, 3, 5, 6, 7, dtype=dtype)], [torch.zeros(3, 5, 6, 7, dtype=dtype)])
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 8, 8), (1000003,), (16, 32, 32, 32)])
+def test_sums_over_many_elements_have_the_bits_of_the_cpu(shape):
+    threshold = (shape[1], 1, 1) if len(shape) == 4 else ()
+    core = Parameters((), threshold)
+    compare(core, [torch.randn(3, *shape)], [torch.zeros(shape)])
+
+
+def test_rows_at_odd_offsets_and_strides_have_the_bits_of_the_cpu():
+    whole = torch.randn(9, 2051)
+    for first, last in ((1, 2050), (3, 2051), (0, 2048), (2, 2050)):
+        compare(lif, [whole[:, first:last]], [torch.zeros(last - first)])
+        zeros = torch.zeros(last - first)
+        on_gpu = flexsn.scan(lif, [whole.cuda()[:, first:last]], [zeros.cuda()])[0][0]
+        same(on_gpu, flexsn.scan(lif, [whole[:, first:last]], [zeros])[0][0])
+
+
+def test_chunks_equal_the_whole():
+    x = torch.randn(40, 777, device="cuda")
+    module = flexsn.FlexSN(two_in_three_states, num_states=3)
+    whole = module(x, x)
+    module.reset()
+    parts = [module(x[:13], x[:13]), module(x[13:], x[13:])]
+    for one, *chunks in zip(whole, *parts, strict=True):
+        same(one, torch.cat(chunks))
+
+
+def test_state_sequences_have_the_bits_of_the_cpu():
+    x = torch.randn(21, 501)
+    found = []
+    for device in ("cuda", "cpu"):
+        module = flexsn.FlexSN(lif, num_states=1, store_state_seqs=True)
+        given = x.to(device).requires_grad_()
+        y = module(given)
+        (y.sum() + (module.state_seqs[0] * 0.5).sum()).backward()
+        found.append([y, module.state_seqs[0], given.grad])
+    for ours, law in zip(*found, strict=True):
+        same(ours, law)
+
+
+def test_special_values_have_the_bits_of_the_cpu():
+    infinity = float("inf")
+    values = torch.tensor(
+        [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, infinity, -infinity, float("nan"), 2.0]
+    )
+    compare(lif, [values.repeat(8, 7)], [values.repeat(7)])
+    compare(soft, [values.repeat(8, 7)], [values.repeat(7)])
+
+
+def test_other_streams_are_used():
+    x = torch.randn(32, 1 << 20, device="cuda")
+    expected = flexsn.FlexSN(lif, num_states=1)(x)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    module = flexsn.FlexSN(lif, num_states=1)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # what the default stream runs would not wait for
+        late = x * 1.0
+        found = module(late)
+    stream.synchronize()
+    same(found, expected)
+
+
+def test_a_cuda_graph_replays_training():
+    module = flexsn.FlexSN(Parameters((), (64,)).cuda(), num_states=1)
+    x = torch.randn(16, 100, 64, device="cuda", requires_grad=True)
+    grad = torch.randn(16, 100, 64, device="cuda")
+
+    def step():
+        module.reset()
+        return torch.autograd.grad(module(x), [x, *module.parameters()], grad)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.cuda.synchronize()
+    for ours, eager in zip(captured, step(), strict=True):
+        same(ours, eager)
+
+
+def test_the_first_call_may_be_captured():
+    def never_seen(x, v):
+        return x * 0.625 + v, v * 0.5 + x
+
+    x = torch.randn(4, 64, device="cuda")
+    module = flexsn.FlexSN(never_seen, num_states=1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured = module(x)
+    graph.replay()
+    module.reset()
+    same(captured, module(x))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_torch_compile_takes_it_whole(mode):
+    core = Parameters((), (32,)).cuda()
+    net = nn.Sequential(nn.Linear(16, 32), flexsn.FlexSN(core, num_states=1), nn.Linear(32, 8)).cuda()
+    compiled = torch.compile(net, fullgraph=True, mode=mode)
+    for steps in (4, 4, 4, 6):
+        x = torch.randn(steps, 10, 16, device="cuda")
+        results = []
+        for way in (net, compiled):
+            flexsn.functional.reset_net(net)
+            net.zero_grad()
+            if way is compiled:
+                torch.compiler.cudagraph_mark_step_begin()
+            way(x).square().sum().backward()
+            results.append([p.grad.clone() for p in net.parameters()])
+        for eager, ours in zip(*results, strict=True):
+            torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_autocast_does_not_change_what_a_step_computes():
+    x = torch.randn(6, 50, device="cuda")
+    plain = flexsn.FlexSN(soft, num_states=1)(x)
+    with torch.autocast("cuda", dtype=torch.float16):
+        cast = flexsn.FlexSN(soft, num_states=1)(x)
+    same(plain, cast)
+
+
+def test_tensors_on_several_devices_are_refused():
+    x = torch.randn(3, 5, device="cuda")
+    with pytest.raises(ValueError, match="state 0 is on cpu, but other tensors of the call are on cuda:0; move it"):
+        flexsn.scan(lif, [x], [torch.zeros(5)])
+
+
+def test_states_move_with_the_module():
+    module = flexsn.FlexSN(lif, num_states=1)
+    x = torch.randn(5, 30)
+    module(x)
+    module.cuda()
+    assert module.states[0].is_cuda
+    module(x.cuda())
+
+
+def test_threads_may_call_at_once():
+    x = torch.randn(30, 4000, device="cuda")
+    expected = flexsn.FlexSN(lif, num_states=1)(x)
+    found: list[Tensor] = []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                found.append(flexsn.FlexSN(lif, num_states=1)(x).clone())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert len(found) == 80
+    for one in found:
+        same(one, expected)
+
+
+def test_more_than_two_to_the_31_elements():
+    elements = (1 << 30) + 7
+    free, _ = torch.cuda.mem_get_info()
+    if free < 5 * 3 * elements * 2:
+        pytest.skip("not enough memory on the GPU")
+    x = torch.randn(3, elements, device="cuda", dtype=torch.float16)
+    y = flexsn.FlexSN(hard, num_states=1)(x)
+    for part in (
+        slice(0, 1000),
+        slice(elements - 1000, elements),
+        slice(elements // 2, elements // 2 + 1000),
+    ):
+        same(y[:, part], flexsn.FlexSN(hard, num_states=1)(x[:, part].contiguous()))

@@ -1,0 +1,140 @@
+"""Exported Triton modules, compiled and run on a GPU: all bits are those of flexsn on the CPU."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+from triton_modules import (
+    Comparison,
+    Data,
+    data_of,
+    load,
+    neuron_of,
+    ops,
+    random_tensor,
+    texts_of,
+)
+
+#: of 200: the whole of them is minutes of compiling
+RANDOM_GRAPHS = int(os.environ.get("FLEXSN_GPU_GRAPHS", "40"))
+
+
+def made(text: str, folder: pathlib.Path, name: str = "exported") -> tuple[Any, str]:
+    code = ops.export(text, "triton", "", False)
+    return load(code, folder, name, interpret=False), neuron_of(code)
+
+
+def texts(*words: str) -> list[tuple[str, str]]:
+    found = texts_of(*words)
+    if not found:
+        pytest.skip("FLEXSN_NEURON_TEXTS does not name the program flexsn_neuron_texts")
+    return found
+
+
+def wrong(name: str, text: str, folder: pathlib.Path, n: int, only_inference: bool = False) -> list[str]:
+    module, neuron = made(text, folder, f"neuron_{n}")
+    generator = torch.Generator().manual_seed(n)
+    data = data_of(
+        text, (9, 4, 17)[n % 3], ((5, 131), (1031,), (3, 4, 50))[n % 3], generator, elided=n % 2 == 0
+    )
+    comparison = Comparison(text, module, neuron, data, device="cuda")
+    if only_inference:
+        comparison.infer(n % 2 == 0)
+        return comparison.wrong
+    return comparison.run(n % 2 == 0, generator)
+
+
+def test_built_in_neurons(tmp_path) -> None:
+    found = {name: wrong(name, text, tmp_path, n) for n, (name, text) in enumerate(texts("built_in"))}
+    assert {name: differences for name, differences in found.items() if differences} == {}
+
+
+def test_every_row(tmp_path) -> None:
+    found = {name: wrong(name, text, tmp_path, n, True) for n, (name, text) in enumerate(texts("rows"))}
+    assert {name: differences for name, differences in found.items() if differences} == {}
+
+
+def test_random_graphs(tmp_path) -> None:
+    some = texts("random", "200")[:: max(200 // RANDOM_GRAPHS, 1)]
+    found = {name: wrong(name, text, tmp_path, n) for n, (name, text) in enumerate(some)}
+    assert {name: differences for name, differences in found.items() if differences} == {}
+
+
+LEAKY = """neuron leaky {
+  input x : f32
+  state v : f32
+  param tau : f32 = 2
+  param gate : f32 per_step = 1
+  %d = sub %x, %v
+  %q = div %d, %tau
+  %g = mul %q, %gate
+  %h = add %v, %g
+  %s = tanh %h
+  output s = %s
+  next v = %h
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "tau", "gate"),
+    [
+        ((100003,), (), ()),
+        ((100003,), (100003,), (1,)),
+        ((32, 16, 129), (16, 1), (129,)),
+        ((32, 16, 129), (32, 1, 129), (32, 1, 1)),
+        ((64, 2000), (2000,), (64, 1)),
+    ],
+)
+def test_parameters_of_any_shape_and_their_gradients(step, tau, gate, tmp_path) -> None:
+    module, _ = made(LEAKY, tmp_path)
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((5, *step), step, tau, (5, *gate))
+    x, v, *params = (random_tensor(shape, torch.float32, generator, 0) for shape in shapes)
+    comparison = Comparison(LEAKY, module, "leaky", Data([x], [v], params), device="cuda")
+    assert comparison.run(False, generator) == []
+
+
+def test_a_new_length_of_time_compiles_nothing(tmp_path) -> None:
+    module, _ = made(LEAKY, tmp_path)
+    kernel = module.leaky_inference_kernel
+
+    def compiled() -> int:
+        return sum(len(caches[0]) for caches in kernel.device_caches.values())
+
+    for T in (3, 1, 16, 100):
+        module.inference(torch.zeros(T, 64, device="cuda"), gate=torch.ones(T, device="cuda"))
+    assert compiled() == 1
+
+
+def test_the_seeds_kernels_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FLEXSN_CACHE_DIR", str(tmp_path))
+    from flexsn.compat import wrapper
+    from test_triton_compat import kernels_of, lif
+
+    made_kernels, info, training = kernels_of(lif, 1, 1, 1)
+    x, v = torch.randn(6, 1000, device="cuda"), torch.zeros(1000, device="cuda")
+    xs, vs = x.clone().requires_grad_(), v.clone().requires_grad_()
+    spikes, states, state = [], [], vs
+    for step in xs:
+        s, state = lif(step, state)
+        spikes.append(s)
+        states.append(state)
+    expected = torch.stack(spikes), torch.stack(states)
+    found = wrapper.flexsn_inference(made_kernels["inference"], info, x, v)
+    torch.testing.assert_close(found, expected)
+    results = wrapper.flexsn_forward(made_kernels["forward"], training, x, v)
+    saved = [results[place] for place in training.c2k_return_mapping]
+    grads = [torch.randn_like(result) for result in found]
+    gradients = wrapper.flexsn_backward(
+        made_kernels["backward"], training, *grads, *saved, input_templates=[x], state_templates=[v]
+    )
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, [xs, vs], grads))

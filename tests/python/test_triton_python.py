@@ -1,0 +1,146 @@
+"""flexsn.export and python -m flexsn export: a Python core as a text that others read."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flexsn
+from flexsn import FlexSN
+from flexsn.__main__ import main
+from triton_modules import environment, load, ops, same_bits
+
+
+@pytest.fixture(autouse=True)
+def in_tritons_interpreter() -> Iterator[None]:
+    with environment(TRITON_INTERPRET="1"), numpy.errstate(all="ignore"):
+        yield
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        return (u >= 0).to(u)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return grad / (1 + (torch.pi * u) ** 2)
+
+
+class Core(nn.Module):
+    """One weight for each channel, which enters through a function of torch, and a threshold."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(-1, 1, channels).view(channels, 1))
+        self.level = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v + (x - v) * torch.sigmoid(self.w)
+        s = Spike.apply(h - self.level)
+        return s, h * (1 - s)
+
+
+def lif(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    h = v + (x - v) / 2.0
+    s = (h >= 1).to(h)
+    return s, h * (1 - s)
+
+
+def test_a_module_trains_as_the_neuron_does(tmp_path) -> None:
+    pytest.importorskip("triton")
+    core = Core(3)
+    neuron = FlexSN(core, num_states=1)
+    code = flexsn.export(neuron, shape=(3, 4))
+    module = load(code, tmp_path, "exported_core")
+    x = torch.linspace(-2, 3, 60).view(5, 3, 4)
+
+    ours = x.clone().requires_grad_()
+    expected = neuron(ours)
+    grad = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, [ours, core.w, core.level], grad)
+
+    theirs = x.clone().requires_grad_()
+    params = {"param0": torch.sigmoid(core.w), "level": core.level}
+    found, last = module.Core(theirs, **params)
+    assert same_bits(expected, found) and same_bits(neuron.states[0], last)
+    gradients = torch.autograd.grad(found, [theirs, core.w, core.level], grad)
+    assert all(map(same_bits, wanted, gradients))
+
+
+def test_the_head_says_where_parameters_come_from() -> None:
+    code = flexsn.export(Core(3), num_states=1, shape=(3, 4))
+    head = code[: code.index('"""')]
+    assert head.startswith("# Parameters, as they were when this was made:\n")
+    for words in (
+        "param0: float32 [3, 1], value0 of the core",
+        "level: float32 [], module.level",
+        "sigmoid(module.w)",
+    ):
+        assert words in head
+    assert flexsn.export(lif, num_states=1).startswith('"""Neuron lif as Triton kernels')
+
+
+def test_the_text_is_also_written(tmp_path) -> None:
+    path = tmp_path / "lif.py"
+    assert flexsn.export(lif, "triton", path, num_states=1) == path.read_text()
+
+
+def test_fsn_text_is_the_neuron(tmp_path) -> None:
+    text = flexsn.export(Core(3), "fsn", num_states=1, shape=(3, 4))
+    assert text.startswith("# Parameters, as they were")
+    assert ops.signature(text) == (["f32"], ["f32"], ["f32", "f32"], ["f32"])
+    assert sorted(ops.differentiable(text)) == [0, 1, 2, 3]
+    assert "output output0" in flexsn.export(lif, "fsn", num_states=1)
+
+
+@pytest.mark.parametrize("kind", [None, "inference", "forward", "backward"])
+def test_cuda_text_is_one_kernel(kind) -> None:
+    text = flexsn.export(Core(3), "cuda", num_states=1, shape=(3, 4), kind=kind)
+    assert text.startswith("// Parameters, as they were") and "__global__" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "ptx"}, "flexsn.export: format must be one of triton, cuda, fsn, found 'ptx'"),
+        ({"kind": "forward"}, "flexsn.export: kind is for the format cuda"),
+        (
+            {"format": "cuda", "kind": "sideways"},
+            "flexsn.export: kind must be one of inference, .*found 'sideways'",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(arguments, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        flexsn.export(lif, num_states=1, **arguments)
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def lif(x, v):\n    h = v + (x - v) / 2.0\n    s = (h >= 1).to(h)\n    return s, h * (1 - s)\n"
+    )
+    return path
+
+
+def test_the_command_prints_or_writes(file, tmp_path, capsys) -> None:
+    assert main(["export", f"{file}:lif", "--states", "1", "--format", "triton"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith('"""Neuron lif as Triton kernels')
+    assert main(["export", f"{file}:lif", "--states", "1", "-o", str(tmp_path / "out.py")]) == 0
+    assert capsys.readouterr().out == "" and (tmp_path / "out.py").read_text() == printed
+
+
+def test_the_command_refuses_a_file_that_cannot_be_written(file, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", f"{file}:lif", "--states", "1", "-o", str(tmp_path)])
+    assert stopped.value.code == 2 and "Is a directory" in capsys.readouterr().err

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# usage: tools/gpu.sh test|bench   Builds for the torch of $PYTHON (default: .venv's, else python3) and runs what needs
+# an NVIDIA GPU. Installs nothing.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+  python=.venv/bin/python
+  [ -x "$python" ] || python=python3
+fi
+python=$(command -v "$python")
+if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+  echo "$python has no torch that sees a GPU; say which one does: make $1-gpu PYTHON=/path/to/python3"
+  exit 1
+fi
+
+CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_tests flexsn_torch flexsn_programs
+export PYTHONPATH=$PWD/python FLEXSN_LIBRARY=$PWD/build-gpu/libflexsn_torch.so
+# Where there is no LLVM, the CPU's part of a comparison is the interpreter's, which defines the bits.
+build-gpu/flexsn list targets | grep -Eq '^cpu +yes' || export FLEXSN_TARGET=interpreter
+
+if [ "$1" = bench ]; then
+  mkdir -p build
+  exec "$python" bench/gpu_bench.py --out build/gpu_bench.json
+fi
+
+build-gpu/flexsn_tests --gtest_brief=1 --gtest_filter='*Cuda*'
+"$python" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_triton_gpu.py
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      build-gpu/flexsn_tests --gtest_brief=1 --gtest_filter='CudaKernels.EveryType*:CudaKernels.ParameterGradients*'
+  done
+else
+  echo "left out: memcheck and racecheck of compute-sanitizer (it is not installed)"
+fi
