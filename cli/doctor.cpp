@@ -1,4 +1,5 @@
-// flexsn doctor: what this machine offers. It looks at files and asks python3 for versions; it loads nothing.
+// flexsn doctor: what this machine offers. It asks each target, looks at files, and asks python3 for
+// versions.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Something that a part of flexsn which is not in this build would use.
+/// Something that a part of flexsn uses, or would.
 struct Need {
   std::string part, needs;
   bool found = false;
@@ -201,12 +202,12 @@ Outcome doctor(const Request& request) {
                                    {"threads", threads},
                                    {"compiler", compiler_text()},
                                    {"targets", nlohmann::ordered_json::array()},
-                                   {"not_in_this_build", nlohmann::ordered_json::array()}};
+                                   {"needs", nlohmann::ordered_json::array()}};
     for (const flexsn::TargetInfo& target : flexsn::target_list())
       json["targets"].push_back(
           {{"name", target.name}, {"available", target.available}, {"note", target.note}});
     for (const Need& need : needs)
-      json["not_in_this_build"].push_back(
+      json["needs"].push_back(
           {{"part", need.part}, {"needs", need.needs}, {"found", need.found}, {"detail", need.detail}});
     return {json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
   }
@@ -219,7 +220,7 @@ Outcome doctor(const Request& request) {
   for (const flexsn::TargetInfo& target : flexsn::target_list())
     rows.push_back({target.name, target.available ? "yes" : "no", target.note});
   text += "\n" + table(rows) + "\n";
-  rows = {{"not in this build", "would use", "here", "detail"}};
+  rows = {{"part", "uses", "here", "detail"}};
   for (const Need& need : needs)
     rows.push_back({need.part, need.needs, need.found ? "yes" : "no", need.detail});
   return {text + table(rows)};

@@ -21,7 +21,7 @@ class CpuKernel : public Executable {
   /// Same bits as execute(plan(), run), for any number of threads. Not a byte outside the buffers is touched.
   void run(const PlanRun& run, const Threads& threads = {}) const override;
   /// Compiles what `run` needs, which need not have its data yet: any pointer says that a buffer is there.
-  void prepare(const PlanRun& run) const;
+  void prepare(const PlanRun& run) const override;
 
  private:
   struct Variant;

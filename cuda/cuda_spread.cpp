@@ -38,6 +38,7 @@ template <class T>
 __device__ void spread(const Spread& s) {
   for (long long n = blockIdx.x * 256ll + threadIdx.x; n < s.count; n += s.threads) {
     long long rest = n % s.elements, entry = n / s.elements * s.entries;
+#pragma unroll 1
     for (int d = 0; d < s.dimensions; ++d) {
       entry += rest % s.size[d] * s.stride[d];
       rest /= s.size[d];

@@ -40,13 +40,14 @@ std::vector<OpInfo> op_list() {
 }
 
 std::vector<TargetInfo> target_list() {
-  const std::string absent = cpu_absent();
+  const std::string absent = cpu_absent(), no_cuda = cuda_absent();
   return {{"interpreter", true, "defines what every op and every backend computes; runs anywhere"},
           {"cpu", absent.empty(),
            !absent.empty() ? absent
                            : join("vector code by ", cpu_compiler(), " for ",
                                   cpu_isa() == Isa::neon ? "aarch64 NEON" : "x86-64-v3", ", ",
-                                  default_thread_count(), " threads")}};
+                                  default_thread_count(), " threads")},
+          {"cuda", no_cuda.empty(), no_cuda.empty() ? cuda_description() : no_cuda}};
 }
 
 std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training) {

@@ -15,16 +15,19 @@ constexpr int invalid_value = 1, not_initialized = 3, invalid_device = 101, inva
               invalid_context = 201, invalid_handle = 400, not_found = 500, unsupported_in_capture = 900;
 constexpr int relaxed = 2;
 
-struct Module {
-  int device;
-  HostCode code;
-
-  Module(int its_device, const std::string& object) : device(its_device), code(object) {}
-};
+struct Module;
 
 struct Function {
   std::string name;
-  Module* module = nullptr;
+  const Module* module = nullptr;
+};
+
+struct Module {
+  int device;
+  HostCode code;
+  std::map<std::string, Function> functions = {};
+
+  Module(int its_device, const std::string& object) : device(its_device), code(object) {}
 };
 
 struct Context {
@@ -193,9 +196,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   ENTER(cuModuleGetFunction);
   auto* holder = static_cast<Module*>(module);
   if (!holder->code.has(name)) return not_found;
-  static std::vector<Function*> made;  // as long as the process, like what the driver gives
-  made.push_back(new Function{name, holder});
-  *function = made.back();
+  *function = &holder->functions.insert_or_assign(name, Function{name, holder}).first->second;
   return 0;
 }
 
@@ -264,19 +265,19 @@ int cuMemFreeAsync(std::uint64_t address, void*) {
 
 int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void*) {
   ENTER(cuMemcpyDtoDAsync_v2);
-  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  if (bytes > 0) std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 
 int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void*) {
   ENTER(cuMemcpyHtoDAsync_v2);
-  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  if (bytes > 0) std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void*) {
   ENTER(cuMemcpyDtoHAsync_v2);
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  if (bytes > 0) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 
