@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from ._graph import TYPE_NAMES, Graph, read_graph, run_graph
 from ._library import ops
-from ._torch import modes_off
+from ._torch import constant_result, modes_off
 
 _graphs: dict[tuple[str, str, torch.dtype], Graph] = {}
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _graph_of(spec: str, what: str, dtype: torch.dtype) -> Graph:
     """What a surrogate computes: its "value", "derivative" or "smooth" function."""
     key = spec, what, dtype

@@ -52,6 +52,11 @@ def test_every_public_name_is_there() -> None:
     assert all(hasattr(flexsn, name) for name in flexsn.__all__)
 
 
+def test_an_import_loads_no_compiler() -> None:
+    done = run_python("import flexsn, sys; print('torch._dynamo' in sys.modules)", PYTHONPATH=checkout())
+    assert done.stdout == "False\n"
+
+
 def test_a_library_that_was_built_for_another_torch_is_named(tmp_path: pathlib.Path) -> None:
     library = tmp_path / "libflexsn_torch.so"
     library.write_bytes(b"")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import surrogate
 from .._graph import DTYPES, TYPE_NAMES, Graph, read_graph, run_graph
 from .._library import ops
-from .._torch import modes_off
+from .._torch import constant_result, modes_off
 from .._trace import Trace
 from ..base import MemoryModule
 from ..eager import Carried, Visit, run_steps, watched
@@ -45,7 +45,7 @@ _described: dict[tuple[str, str, tuple[str, ...], torch.dtype], Described] = {}
 _graphs: dict[tuple[str, tuple[str, ...]], dict[torch.dtype, Graph]] = {}
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Described:
     """The neuron `name` of C++; what is wrong with its options is an error that calls it `shown`."""
     key = shown, name, options, dtype
