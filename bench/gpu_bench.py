@@ -16,33 +16,13 @@ from pathlib import Path
 import torch
 
 import flexsn
+from torch_bench import Sigmoid, lif, loop, spikingjelly_call
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Sigmoid(torch.autograd.Function):
-    """A spike whose gradient is that of a sigmoid, as users write it."""
-
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (u,) = ctx.saved_tensors
-        y = torch.sigmoid(4.0 * u)
-        return grad * 4.0 * y * (1.0 - y)
-
-
 def spike(u: torch.Tensor) -> torch.Tensor:
     return Sigmoid.apply(u)
-
-
-def lif(x, v):
-    h = v + (x - v) / 2.0
-    s = spike(h - 1.0)
-    return s, h * (1.0 - s)
 
 
 class LearnableTau(torch.nn.Module):
@@ -100,15 +80,6 @@ def hodgkin_huxley(x, v, m, h, n):
     return spike(v), v, m, h, n
 
 
-def loop(x):
-    v = torch.zeros_like(x[0])
-    spikes = []
-    for t in range(x.shape[0]):
-        s, v = lif(x[t], v)
-        spikes.append(s)
-    return torch.stack(spikes)
-
-
 def fused(core, states: int = 1) -> Call:
     module = flexsn.FlexSN(core, num_states=states).cuda()
 
@@ -119,22 +90,6 @@ def fused(core, states: int = 1) -> Call:
     call.parameters = list(module.parameters()) + (
         list(core.parameters()) if isinstance(core, torch.nn.Module) else []
     )
-    return call
-
-
-def spikingjelly_call() -> Call | None:
-    try:
-        from spikingjelly.activation_based import functional
-        from spikingjelly.activation_based.neuron import FlexSN
-    except ImportError as error:
-        print(f"left out: SpikingJelly ({error})")
-        return None
-    module = FlexSN(lif, num_states=1, step_mode="m")
-
-    def call(x):
-        functional.reset_net(module)
-        return module(x)
-
     return call
 
 
