@@ -85,7 +85,7 @@ Cut cut_of(const Plan& plan, const PlanRun& run) {
       written += run.steps * run.elements * static_cast<std::int64_t>(size_of(plan.buffers[i].mem));
   const std::optional<std::int64_t> before = elements_to_alignment(plan, run);
   if (!before || run.elements < few_elements) return {};
-  return {*before, written >= much && host_isa() == Isa::x86_64_v3};
+  return {*before, written >= much && is_x86(host_isa())};
 }
 
 }  // namespace
@@ -108,8 +108,8 @@ const CpuKernel::Variant& CpuKernel::variant(const Form& form) const {
   std::call_once(found->once, [&] {
     const Isa isa = host_isa();
     LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
-    const std::string key = join("flexsn ", version(), ", ", compiler_version(), ", ",
-                                 isa == Isa::neon ? "neon" : "x86-64-v3", "\n", module.text);
+    const std::string key =
+        join("flexsn ", version(), ", ", compiler_version(), ", ", name_of(isa), "\n", module.text);
     // What comes from the disk is what was saved, but it may have been saved by a defect.
     if (const std::optional<std::string> object = store_.load("cpu", key)) {
       try {

@@ -20,6 +20,7 @@
 
 #include <math.h>
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 
 #include "environment.h"
@@ -58,16 +59,15 @@ void checked(llvm::Error error) {
 /// The instruction set exactly, whatever more this machine has: the same code everywhere.
 std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa) {
   start_llvm();
-  const bool x86 = isa == Isa::x86_64_v3;
-  const std::string triple = x86 ? "x86_64-unknown-linux-gnu" : "aarch64-unknown-linux-gnu";
+  const std::string triple = is_x86(isa) ? "x86_64-unknown-linux-gnu" : "aarch64-unknown-linux-gnu";
   std::string problem;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, problem);
   internal_check(target != nullptr, "LLVM was built without a target that flexsn is linked with");
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   return std::unique_ptr<llvm::TargetMachine>(
-      target->createTargetMachine(triple, x86 ? "x86-64-v3" : "generic", "", options, llvm::Reloc::PIC_,
-                                  llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+      target->createTargetMachine(triple, is_x86(isa) ? name_of(isa) : "generic", "", options,
+                                  llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
 }
 
 std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what) {
@@ -97,25 +97,40 @@ std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what
 
 }  // namespace
 
-std::string missing_in(const std::vector<std::string>& features) {
-  std::string missing;
-  for (const char* needed : {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
-    if (std::find(features.begin(), features.end(), needed) == features.end())
-      missing += join(missing.empty() ? "" : ", ", needed);
-  if (missing.empty()) return "";
-  return join("CPU kernels need an x86-64-v3 processor, but this one lacks ", missing,
-              "; use the interpreter (target \"interpreter\"), which gives the same bits");
+Isa isa_with(const std::vector<std::string>& features, std::string_view asked) {
+  const auto missing = [&](std::initializer_list<const char*> needed) {
+    std::string list;
+    for (const char* feature : needed)
+      if (std::find(features.begin(), features.end(), feature) == features.end())
+        list += join(list.empty() ? "" : ", ", feature);
+    return list;
+  };
+  if (const std::string list = missing({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"});
+      !list.empty())
+    user_error("CPU kernels need an x86-64-v3 processor, but this one lacks ", list,
+               "; use the interpreter (target \"interpreter\"), which gives the same bits");
+  const std::string wider = missing({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"});
+  if (asked.empty()) return wider.empty() ? Isa::x86_64_v4 : Isa::x86_64_v3;
+  if (asked == name_of(Isa::x86_64_v3)) return Isa::x86_64_v3;
+  if (asked != name_of(Isa::x86_64_v4))
+    user_error("FLEXSN_ISA must be x86-64-v3 or x86-64-v4 on this machine, found '", asked, "'");
+  if (!wider.empty())
+    user_error("FLEXSN_ISA asks for x86-64-v4, but this processor lacks ", wider, "; leave it away");
+  return Isa::x86_64_v4;
 }
 
 Isa host_isa() {
 #if defined(__aarch64__)
   return Isa::neon;
 #elif defined(__x86_64__)
-  std::vector<std::string> features;
-  for (const auto& feature : llvm::sys::getHostCPUFeatures())
-    if (feature.getValue()) features.push_back(feature.getKey().str());
-  if (const std::string missing = missing_in(features); !missing.empty()) user_error(missing);
-  return Isa::x86_64_v3;
+  static const Isa isa = [] {
+    std::vector<std::string> features;
+    for (const auto& feature : llvm::sys::getHostCPUFeatures())
+      if (feature.getValue()) features.push_back(feature.getKey().str());
+    const char* asked = std::getenv("FLEXSN_ISA");
+    return isa_with(features, asked == nullptr ? "" : asked);
+  }();
+  return isa;
 #else
   user_error(
       "CPU kernels are made for x86-64 and aarch64; use the interpreter (target \"interpreter\"), which "

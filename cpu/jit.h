@@ -11,12 +11,12 @@
 
 namespace flexsn {
 
-/// The instruction set of this machine. Throws a UserError where the processor is older than kernels need.
+/// The widest instruction set of this machine, or the one that FLEXSN_ISA asks for. Throws a UserError where
+/// the processor is older than kernels need.
 FLEXSN_SHOWN Isa host_isa();
 
-/// Why an x86-64 processor with these features, as LLVM calls them, is too old for kernels; "" where it is
-/// not.
-FLEXSN_SHOWN std::string missing_in(const std::vector<std::string>& features);
+/// The same for an x86-64 processor with these features, as LLVM calls them; `asked` is "" for the widest.
+FLEXSN_SHOWN Isa isa_with(const std::vector<std::string>& features, std::string_view asked);
 
 /// Object code for a module; the text must be one of emit_llvm's.
 FLEXSN_SHOWN std::string compile_object(const std::string& text, Isa isa);

@@ -108,7 +108,11 @@ class ModuleEmitter {
     module.block = width.lanes * width.vectors;
     module.text = "%stream = type { ptr, i64 }\n";
     for (const LlvmTask& task : tasks) module.text += emit_function(task, width, options_);
-    module.text += "attributes #0 = { nounwind }\n!0 = !{i32 1}\n";
+    // Without being told, LLVM prefers to halve the vectors of x86-64-v4.
+    const char* wide = options_.isa == Isa::x86_64_v4
+                           ? " \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\""
+                           : "";
+    module.text += join("attributes #0 = { nounwind", wide, " }\n!0 = !{i32 1}\n");
     return module;
   }
 
@@ -249,7 +253,7 @@ class ModuleEmitter {
 
 LlvmModule emit_llvm(const Plan& plan, const std::vector<bool>& present, const LlvmOptions& options) {
   internal_check(present.size() == plan.buffers.size(), "presence is said for each buffer");
-  internal_check(!options.streaming || options.isa == Isa::x86_64_v3, "only x86 has streaming stores");
+  internal_check(!options.streaming || is_x86(options.isa), "only x86 has streaming stores");
   const IeeeEnvironment environment;  // constants may be subnormal
   return ModuleEmitter(plan, present, options).emit();
 }

@@ -11,8 +11,13 @@
 
 namespace flexsn {
 
-/// The two instruction sets that CPU kernels are made for.
-enum class Isa : std::uint8_t { x86_64_v3, neon };
+/// The instruction sets that CPU kernels are made for.
+enum class Isa : std::uint8_t { x86_64_v3, x86_64_v4, neon };
+/// "x86-64-v3", "x86-64-v4" or "neon"
+inline std::string_view name_of(Isa isa) {
+  return isa == Isa::x86_64_v3 ? "x86-64-v3" : isa == Isa::x86_64_v4 ? "x86-64-v4" : "neon";
+}
+inline bool is_x86(Isa isa) { return isa != Isa::neon; }
 
 /// What beside the plan decides the code.
 struct LlvmOptions {

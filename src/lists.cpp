@@ -45,7 +45,7 @@ std::vector<TargetInfo> target_list() {
           {"cpu", absent.empty(),
            !absent.empty() ? absent
                            : join("vector code by ", cpu_compiler(), " for ",
-                                  cpu_isa() == Isa::neon ? "aarch64 NEON" : "x86-64-v3", ", ",
+                                  cpu_isa() == Isa::neon ? "aarch64 NEON" : name_of(cpu_isa()), ", ",
                                   default_thread_count(), " threads")},
           {"cuda", no_cuda.empty(), no_cuda.empty() ? cuda_description() : no_cuda}};
 }

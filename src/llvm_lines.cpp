@@ -162,7 +162,7 @@ void LlvmLines::store(Mem mem, const std::string& value, const std::string& poin
     stored = convert("zext", type(Type::b1), value, type(mem));
   }
   const std::size_t vector_size = static_cast<std::size_t>(lanes_) * size_of(mem);
-  const std::string how = streaming ? join(std::min<std::size_t>(vector_size, 32), ", !nontemporal !0") : "1";
+  const std::string how = streaming ? join(std::min<std::size_t>(vector_size, 64), ", !nontemporal !0") : "1";
   out_ += join("  store ", stored_type, " ", stored, ", ptr ", pointer, ", align ", how, "\n");
 }
 
@@ -192,7 +192,7 @@ std::string LlvmLines::apply(Op op, Type result, const Type* types, const std::s
 std::string LlvmLines::intrinsic(std::string_view name, Type result, const Type* types,
                                  const std::string* operands, int arity) {
   const bool largest = name == "llvm.maximum";
-  if ((largest || name == "llvm.minimum") && isa_ == Isa::x86_64_v3)
+  if ((largest || name == "llvm.minimum") && is_x86(isa_))
     return extreme(largest, result, operands[0], operands[1]);
   std::string arguments;
   for (int i = 0; i < arity; ++i) arguments += join(i == 0 ? "" : ", ", type(types[i]), " ", operands[i]);

@@ -475,16 +475,38 @@ TEST(Cpu, KernelsOnDiskAreUsedAndBadOnesReplaced) {
   std::filesystem::remove_all(home);
 }
 
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(Cpu, AnOlderProcessorIsRefused) {
   std::vector<std::string> features = {"avx",  "avx2",  "fma",   "f16c",  "bmi",
                                        "bmi2", "lzcnt", "movbe", "sse4.2"};
-  EXPECT_EQ(missing_in(features), "");
+  EXPECT_EQ(isa_with(features, ""), Isa::x86_64_v3);
   std::erase(features, "movbe");
   std::erase(features, "avx2");
-  EXPECT_EQ(missing_in(features),
-            "CPU kernels need an x86-64-v3 processor, but this one lacks avx2, movbe; use the interpreter "
-            "(target \"interpreter\"), which gives the same bits");
-  EXPECT_NE(missing_in({}), "");
+  for (const char* asked : {"", "x86-64-v3"})
+    EXPECT_EQ(error_of([&] { isa_with(features, asked); }),
+              "CPU kernels need an x86-64-v3 processor, but this one lacks avx2, movbe; use the interpreter "
+              "(target \"interpreter\"), which gives the same bits");
+}
+
+TEST(Cpu, TheWidestInstructionSetIsTakenOrTheOneThatIsAskedFor) {
+  std::vector<std::string> features = {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"};
+  EXPECT_EQ(error_of([&] { isa_with(features, "x86-64-v4"); }),
+            "FLEXSN_ISA asks for x86-64-v4, but this processor lacks avx512f, avx512bw, avx512cd, avx512dq, "
+            "avx512vl; leave it away");
+  features.insert(features.end(), {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"});
+  EXPECT_EQ(isa_with(features, ""), Isa::x86_64_v4);
+  EXPECT_EQ(isa_with(features, "x86-64-v4"), Isa::x86_64_v4);
+  EXPECT_EQ(isa_with(features, "x86-64-v3"), Isa::x86_64_v3);
+  EXPECT_EQ(error_of([&] { isa_with(features, "avx"); }),
+            "FLEXSN_ISA must be x86-64-v3 or x86-64-v4 on this machine, found 'avx'");
 }
 
 TEST(Cpu, OneKernelRunsFromSeveralThreadsAtOnce) {
