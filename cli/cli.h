@@ -24,10 +24,11 @@ class Failure : public std::runtime_error {
 
 /// What was asked for, as written on the command line; "" is an option that was not given.
 struct Request {
-  std::string what;                  ///< list: ops, neurons or targets; cache: info or clear
+  std::string what;                  ///< list: ops, neurons, surrogates or targets; cache: info or clear
   std::vector<std::string> neurons;  ///< a file, "-", or a built-in name with options
   std::string stage, kind, emit, dtype, steps, elements, shape, seed, csv;
   std::string format, output;                ///< of export
+  std::string target;                        ///< of check --digest
   std::string budget, costs, save, segment;  ///< of training
   std::vector<std::string> inputs, params, param_shapes, wanted, arriving;
   bool canonical = false, locations = false, json = false, sequences = false, given_states = false,

@@ -205,7 +205,7 @@ std::string counted(std::size_t count, const std::string& what) {
 }  // namespace
 
 Outcome list(const Request& request) {
-  const std::size_t what = choice("what to list", request.what, {"ops", "neurons", "targets"});
+  const std::size_t what = choice("what to list", request.what, {"ops", "neurons", "surrogates", "targets"});
   Json json = Json::array();
   std::vector<std::vector<std::string>> rows;
   if (what == 0) {
@@ -222,10 +222,28 @@ Outcome list(const Request& request) {
     rows.push_back({"neuron", "meaning, and options with their defaults"});
     for (const flexsn::NeuronInfo& neuron : flexsn::neuron_list()) {
       json.push_back({{"name", neuron.name}, {"options", neuron.options}, {"doc", neuron.doc}});
+      rows.push_back({neuron.name, neuron.doc});
       std::string options;
       for (char c : neuron.options) options += c == ',' ? ", " : std::string(1, c);
-      rows.push_back({neuron.name, neuron.doc});
       rows.push_back({"", options.empty() ? "no options" : options});
+    }
+  } else if (what == 2) {
+    rows.push_back(
+        {"surrogate", "gradient, smooth function, and options with their defaults and what they may be"});
+    for (const flexsn::SurrogateInfo& surrogate : flexsn::surrogate_list()) {
+      json.push_back({{"name", surrogate.name},
+                      {"options", surrogate.options},
+                      {"allowed", surrogate.allowed},
+                      {"gradient", surrogate.derivative},
+                      {"smooth", surrogate.smooth}});
+      rows.push_back({surrogate.name, surrogate.derivative});
+      rows.push_back({"", surrogate.smooth.empty() ? "no smooth function" : "smooth: " + surrogate.smooth});
+      if (surrogate.options.empty()) rows.push_back({"", "no options"});
+      for (std::size_t i = 0, start = 0; i < surrogate.allowed.size(); ++i) {
+        const std::size_t end = std::min(surrogate.options.find(':', start), surrogate.options.size());
+        rows.push_back({"", surrogate.options.substr(start, end - start) + ": " + surrogate.allowed[i]});
+        start = end + 1;
+      }
     }
   } else {
     rows.push_back({"target", "here", "note"});
@@ -254,7 +272,7 @@ Outcome emitted(const Request& request) {
     throw WrongUse("--stage and --emit cannot be joined: code is what comes after the last stage; give one");
   if (request.canonical || request.locations)
     throw WrongUse("--canonical and --locations are about graphs; they have no meaning with --emit");
-  const std::size_t what = choice("--emit", request.emit, {"llvm", "asm", "triton", "cuda"});
+  const std::size_t what = choice("--emit", request.emit, {"llvm", "asm", "ptx", "cuda", "triton"});
   const flexsn::Neuron neuron = neuron_of(request);
   if (request.emit == "triton") {
     if (!request.kind.empty())
@@ -268,7 +286,8 @@ Outcome emitted(const Request& request) {
   const std::string text =
       request.emit == "cuda"
           ? flexsn::exported(neuron, "cuda", kind, gpu_training_of(request))
-          : flexsn::emit(neuron, kind, static_cast<flexsn::Listing>(what), training_of(request));
+          : flexsn::emit(neuron, kind, static_cast<flexsn::Listing>(what),
+                         request.emit == "ptx" ? gpu_training_of(request) : training_of(request));
   if (!request.json) return {text};
   return {
       dumped({{"neuron", neuron.name()}, {"kind", kinds[place]}, {"code", request.emit}, {"text", text}})};
@@ -460,6 +479,8 @@ Outcome check(const Request& request) {
     if (!file) built_in(argument, type);
     texts.push_back(file ? read_text(argument) : "");
   }
+  if (!request.target.empty() && !request.digest)
+    throw WrongUse("--target is for --digest: without it every target that is here is checked");
   if (request.digest) {
     Json json = Json::array();
     std::string lines;
@@ -467,7 +488,7 @@ Outcome check(const Request& request) {
       const std::string& argument = request.neurons[i];
       const flexsn::Neuron neuron =
           is_file(argument) ? parsed(argument, texts[i]) : flexsn::neuron_named(argument);
-      const std::string digest = flexsn::digest(neuron, type, *seed);
+      const std::string digest = flexsn::digest(neuron, type, *seed, request.target);
       json.push_back({{"neuron", argument}, {"digest", digest}});
       lines += digest + "  " + argument + "\n";
     }

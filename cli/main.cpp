@@ -27,8 +27,8 @@ constexpr const char* a_neuron =
     "a neuron: an .fsn file, '-' for standard input, or a built-in name such as lif (`flexsn list neurons`)";
 
 const Command commands[] = {
-    {"list", "List the ops, the built-in neurons or the targets", "what to list: ops, neurons or targets",
-     "flexsn list neurons", cli::list},
+    {"list", "List the ops, the built-in neurons, the surrogates or the targets",
+     "what to list: ops, neurons, surrogates or targets", "flexsn list neurons", cli::list},
     {"show", "Print a neuron as .fsn text, at any stage of the compiler", a_neuron,
      "flexsn show lif:tau=3,v_reset=none --stage expanded", cli::show},
     {"export", "Write a neuron as a file that others read: a Triton module, CUDA C++, .fsn text", a_neuron,
@@ -73,7 +73,8 @@ class Arguments {
 
  private:
   void add_options(CLI::App& sub, std::string_view name) {
-    if (name == "list") sub.add_option("WHAT", request.what, "ops, neurons or targets")->required();
+    if (name == "list")
+      sub.add_option("WHAT", request.what, "ops, neurons, surrogates or targets")->required();
     if (name == "cache") sub.add_option("WHAT", request.what, "info or clear")->required();
     if (name == "check") neuron(sub.add_option("FILE|NAME", request.neurons));
     if (name == "show" || name == "export" || name == "explain" || name == "simulate" || name == "bench")
@@ -91,7 +92,7 @@ class Arguments {
            "With --stage plan or --emit: inference, inference_final_state,\n"
            "forward or backward; by default the two of training, or inference");
       text(sub, "--emit", request.emit, "CODE",
-           "The code instead: llvm, asm or cuda (a kernel), triton (a module)");
+           "The code instead: llvm, asm, ptx or cuda (a kernel), triton (a module)");
       sub.add_flag("--canonical", request.canonical, "Without names: equal texts mean the same neuron");
       sub.add_flag("--locations", request.locations, "With the line each op was written on");
     }
@@ -141,6 +142,9 @@ class Arguments {
     }
     if (name == "check")
       sub.add_flag("--digest", request.digest, "Print one line that is the same on every machine");
+    if (name == "check")
+      text(sub, "--target", request.target, "TARGET",
+           "With --digest: interpreter, cpu or cuda; by default cpu\nwhere it is there");
     if (name == "check") text(sub, "--seed", request.seed, "NUMBER", "Seed of the random data: 0 by default");
     if (name != "simulate" && name != "export") sub.add_flag("--json", request.json, "Print one JSON value");
   }

@@ -69,6 +69,13 @@ void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void*
                "copy memory");
 }
 
+void cuda_zero(void* to, std::int64_t bytes, int device, void* stream) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(device));
+  driver.check(driver.functions().cuMemsetD8Async(address(to), 0, static_cast<std::size_t>(bytes), stream),
+               "write zeros");
+}
+
 void* cuda_allocate(std::int64_t bytes, int device, void* stream) {
   const Driver& driver = Cuda::standard().driver;
   const CurrentGpu current(driver, driver.gpu(device));
@@ -88,6 +95,20 @@ void cuda_spread_out(const Shape& step, const Shape& param, std::size_t bytes, s
                      const void* from, void* to, int device, void* stream) {
   const Cuda& cuda = Cuda::standard();
   spread_on(cuda, cuda.driver.gpu(device), stream, step, param, bytes, rows, from, to);
+}
+
+std::string cuda_ptx(const std::string& text) {
+  const Cuda& cuda = Cuda::standard();
+  int capability = 90;
+  try {
+    capability = cuda.driver.gpu(0).capability;
+  } catch (const UserError&) {  // NVRTC needs no device
+  }
+  std::string architecture = cuda.nvrtc.architecture(capability);
+  if (architecture.starts_with("sm_")) architecture.replace(0, 3, "compute_");
+  std::string made = cuda.nvrtc.compile(text, architecture);
+  while (!made.empty() && made.back() == '\0') made.pop_back();
+  return made;
 }
 
 std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {

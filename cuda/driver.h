@@ -43,6 +43,9 @@ using DeviceAddress = std::uint64_t;
   FUNCTION(cuMemAllocAsync, DeviceAddress* address, std::size_t bytes, void* stream)                    \
   FUNCTION(cuMemFreeAsync, DeviceAddress address, void* stream)                                         \
   FUNCTION(cuMemcpyDtoDAsync_v2, DeviceAddress to, DeviceAddress from, std::size_t bytes, void* stream) \
+  FUNCTION(cuMemcpyHtoDAsync_v2, DeviceAddress to, const void* from, std::size_t bytes, void* stream)   \
+  FUNCTION(cuMemcpyDtoHAsync_v2, void* to, DeviceAddress from, std::size_t bytes, void* stream)         \
+  FUNCTION(cuStreamSynchronize, void* stream)                                                           \
   FUNCTION(cuMemsetD8Async, DeviceAddress to, unsigned char value, std::size_t bytes, void* stream)
 
 /// The driver's functions by their own names.

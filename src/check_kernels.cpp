@@ -324,19 +324,35 @@ std::vector<Plan> plans_for(const Graph& graph, const Training& training, const 
   return {schedule_inference(graph, kind, layout)};
 }
 
-/// Runs plans by machine code, each compiled once.
-class CpuRunner {
+/// Runs plans by machine code of a target, each compiled once.
+class KernelRunner {
  public:
+  explicit KernelRunner(bool cuda) : cuda_(cuda) {}
+
   void operator()(const Plan& plan, const PlanRun& run) {
     std::shared_ptr<const Executable>& executable = known_[print(plan, false)];
-    if (!executable) executable = cpu_executable(plan);
-    executable->run(run, pool_->as_threads());
+    if (!executable) executable = cuda_ ? cuda_executable(plan) : cpu_executable(plan);
+    if (cuda_)
+      cuda_run_on_copies(*executable, run);
+    else
+      executable->run(run, pool_->as_threads());
   }
 
  private:
+  bool cuda_;
   std::map<std::string, std::shared_ptr<const Executable>> known_;
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>(2);
 };
+
+/// What runs the kernels of a target. Throws a UserError where it is not known, or not there.
+Trial::Runner runner_of(std::string_view target) {
+  if (target == "interpreter") return execute;
+  if (target != "cpu" && target != "cuda")
+    user_error("there is no target '", target, "'; there are interpreter, cpu and cuda");
+  if (const std::string absent = target == "cpu" ? cpu_absent() : cuda_absent(); !absent.empty())
+    user_error(absent);
+  return KernelRunner(target == "cuda");
+}
 
 Trial::Outcome outcome_of(const Graph& graph, const Training& training, const Trial& trial,
                           const Trial::Runner& runner) {
@@ -346,17 +362,18 @@ Trial::Outcome outcome_of(const Graph& graph, const Training& training, const Tr
   return trial.by_plans(pointers, runner);
 }
 
-Check cpu_agrees(const char* what, const Graph& graph, std::uint64_t seed) {
-  CpuRunner runner;
+Check kernels_agree(const std::string& target, const char* what, const Graph& graph, std::uint64_t seed) {
+  Trial::Runner runner = runner_of(target);
   std::string difference;
   for (bool sequences : {false, true})
     for (const Size& size : sizes) {
       if (!difference.empty()) break;
-      const Training training{.state_sequences = sequences};
+      Training training{.state_sequences = sequences};
+      if (target == "cuda") training.costs = cost_model_named("gpu");
       const Trial trial(graph, training, seed, size.steps, size.elements);
       difference = flexsn::difference(trial.by_law(), outcome_of(graph, training, trial, std::ref(runner)));
     }
-  return {join("cpu ", what, " has the interpreter's bits"), difference.empty(),
+  return {join(target, " ", what, " has the interpreter's bits"), difference.empty(),
           difference.empty() ? join("off by 0; ", std::size(sizes), " sizes, last states and sequences")
                              : difference};
 }
@@ -386,16 +403,22 @@ std::vector<Check> check_kernels(const Neuron& neuron, Mem type, std::uint64_t s
       checks.push_back(plans_agree(joint, saving, 0, seed));
     for (int segment : {2, 8}) checks.push_back(plans_agree(joint, Saving::rebuild, segment, seed));
   }
-  if (!cpu_absent().empty()) {
-    checks.push_back({"cpu has the interpreter's bits", true, join("left out: ", cpu_absent())});
-    return checks;
+  for (const char* target : {"cpu", "cuda"}) {
+    const std::string absent = target == std::string_view("cpu") ? cpu_absent() : cuda_absent();
+    if (!absent.empty()) {
+      checks.push_back({join(target, " has the interpreter's bits"), true, join("left out: ", absent)});
+      continue;
+    }
+    checks.push_back(kernels_agree(target, "inference", forward, seed));
+    if (untrainable.empty()) checks.push_back(kernels_agree(target, "training", joint, seed));
   }
-  checks.push_back(cpu_agrees("inference", forward, seed));
-  if (untrainable.empty()) checks.push_back(cpu_agrees("training", joint, seed));
   return checks;
 }
 
-std::string digest(const Neuron& neuron, Mem type, std::uint64_t seed) {
+std::string digest(const Neuron& neuron, Mem type, std::uint64_t seed, std::string_view target) {
+  const Trial::Runner runner = runner_of(!target.empty()        ? target
+                                         : cpu_absent().empty() ? "cpu"
+                                                                : "interpreter");
   const Graph step = compile(neuron.graph(type), Stage::simplified);
   Graph graph = values_only(has_gradients(step) ? forward_of(step) : step);
   try {
@@ -403,7 +426,6 @@ std::string digest(const Neuron& neuron, Mem type, std::uint64_t seed) {
   } catch (const UserError&) {  // no gradient: the digest is that of inference
   }
   std::string bytes = canonical(graph);
-  const Trial::Runner runner = cpu_absent().empty() ? Trial::Runner(CpuRunner()) : execute;
   for (const Size& size : sizes) {
     const Trial trial(graph, {}, seed, size.steps, size.elements);
     const Trial::Outcome outcome = outcome_of(graph, {}, trial, runner);

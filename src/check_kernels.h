@@ -5,7 +5,7 @@
 
 namespace flexsn {
 
-/// Gradients against differences, all plans against each other, the CPU's kernels against the interpreter.
+/// Gradients against differences, all plans against each other, kernels against the interpreter.
 std::vector<Check> check_kernels(const Neuron& neuron, Mem type, std::uint64_t seed);
 
 }  // namespace flexsn

@@ -73,12 +73,19 @@ int cuda_device_count();
 std::optional<int> cuda_device_of(const void* data, int asking);
 /// Copies on a device, queued on a stream of it.
 void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void* stream);
+/// Writes zeros on a device, queued on a stream of it.
+void cuda_zero(void* to, std::int64_t bytes, int device, void* stream);
 /// Memory of a device that is there from here on in the order of a stream, until it is given back in it.
 void* cuda_allocate(std::int64_t bytes, int device, void* stream);
 void cuda_free(void* data, int device, void* stream);
 /// spread_out() on a device.
 void cuda_spread_out(const Shape& step, const Shape& param, std::size_t bytes, std::int64_t rows,
                      const void* from, void* to, int device, void* stream);
+
+/// Runs on copies of arrays of the host, which get what was written: for checks.
+void cuda_run_on_copies(const Executable& executable, PlanRun run);
+/// A module of emit_cuda as PTX: for the first device, or where there is none for those of capability 9.0.
+std::string cuda_ptx(const std::string& text);
 
 /// What the compiler made of one entry.
 struct CudaFigures {

@@ -111,7 +111,8 @@ void read(const Owner& owner, const std::string& option, const std::string& text
   std::vector<std::string> names;
   for (const SurrogateInfo& info : surrogate_list()) names.push_back(info.name);
   const std::string name = text.substr(0, text.find(':'));
-  if (std::find(names.begin(), names.end(), name) == names.end()) owner.fail(option, either(names), name);
+  if (std::find(names.begin(), names.end(), name) == names.end() && !is_random_surrogate(name))
+    owner.fail(option, either(names), name);
   value = surrogate_named(text);
 }
 

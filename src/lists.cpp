@@ -1,6 +1,7 @@
 // What there is: ops, targets, code, kernels on disk, the version.
 #include "error.h"
 #include "executable.h"
+#include "export.h"
 #include "ops.h"
 #include "store.h"
 #include "train.h"
@@ -51,6 +52,7 @@ std::vector<TargetInfo> target_list() {
 }
 
 std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training) {
+  if (what == Listing::ptx) return cuda_ptx(exported(neuron, "cuda", kind, training));
   const Plan plan = plan_of(neuron.graph(training.type), kind, training);
   const bool here = cpu_absent().empty();
   const LlvmOptions options{.isa = here ? cpu_isa() : Isa::x86_64_v3};

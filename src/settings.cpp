@@ -6,6 +6,8 @@
 
 namespace flexsn::library {
 
+bool is_random_surrogate(std::string_view name) { return name == "poisson_pass" || name == "PoissonPass"; }
+
 bool Interval::has(double number) const {
   if (!std::isfinite(number)) return false;
   return (with_low ? number >= low : number > low) && (with_high ? number <= high : number < high);

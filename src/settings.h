@@ -49,6 +49,9 @@ double read_number(const Owner& owner, const std::string& option, std::string_vi
 int read_whole(const Owner& owner, const std::string& option, std::string_view text);
 bool read_truth(const Owner& owner, const std::string& option, std::string_view text);
 
+/// A surrogate that people know by these names and that cannot be here.
+bool is_random_surrogate(std::string_view name);
+
 /// "a, b or c".
 std::string either(const std::vector<std::string>& words);
 

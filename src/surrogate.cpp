@@ -18,6 +18,7 @@ struct Setting {
   const char* name;
   double number;
   Interval allowed;
+  std::string in_words = allowed.text();
 };
 
 /// Checks the numbers of a surrogate and writes them down.
@@ -26,6 +27,7 @@ Surrogate made(Surrogate surrogate, const std::vector<Setting>& settings) {
   for (const Setting& setting : settings) {
     owner.require(setting.name, setting.number, setting.allowed);
     surrogate.settings += join(surrogate.settings.empty() ? "" : ":", setting.name, "=", setting.number);
+    surrogate.allowed.push_back(setting.in_words);
   }
   return surrogate;
 }
@@ -151,7 +153,7 @@ Surrogate squarewave_fourier_series(int n, double T_period) {
                [=](const Value& u) {
                  return (2 / pi) * sum([&](double odd) { return sin((odd * frequency) * u) / odd; }) + 0.5;
                }},
-              {{"n", static_cast<double>(n), {}}, {"T_period", T_period, above(0)}});
+              {{"n", static_cast<double>(n), {}, whole_number(2, most)}, {"T_period", T_period, above(0)}});
 }
 
 Surrogate s2nn(double alpha, double beta) {
@@ -206,13 +208,16 @@ Surrogate deterministic_pass() {
 Surrogate multi_level_spike_count(int max_spike_count, std::optional<double> grad_min,
                                   std::optional<double> grad_max) {
   const Owner owner{"surrogate 'multi_level_spike_count': "};
-  owner.require_whole("max_spike_count", max_spike_count, 1, std::numeric_limits<int>::max());
+  constexpr int largest = std::numeric_limits<int>::max();
+  owner.require_whole("max_spike_count", max_spike_count, 1, largest);
   const double most = max_spike_count, low = grad_min.value_or(0), high = grad_max.value_or(most);
   Surrogate surrogate =
       made({"multi_level_spike_count",
             [=](const Value& u) { return select((u >= low) & (u <= high), like(u, 1), like(u, 0)); },
             [=](const Value& u) { return clamp(u, 0.0, most); }},
-           {{"max_spike_count", most, {}}, {"grad_min", low, {}}, {"grad_max", high, at_least(low)}});
+           {{"max_spike_count", most, {}, whole_number(1, largest)},
+            {"grad_min", low, {}, "a finite number, or none"},
+            {"grad_max", high, at_least(low), "a number of at least grad_min, or none"}});
   surrogate.value = [=](const Value& u) { return round(clamp(u, 0.0, most)); };
   return surrogate;
 }
@@ -370,6 +375,11 @@ Surrogate surrogate_named(std::string_view name_and_options) {
       owner.fail("spiking", "true, since it has no smooth function", "false");
     return surrogate;
   }
+  if (is_random_surrogate(name))
+    user_error(
+        "there is no surrogate '", name,
+        "': its spikes are random, and a step draws no random numbers; draw them outside and pass them "
+        "in as a second input, or use deterministic_pass, which has the same gradient");
   user_error("a surrogate must be ", either(names), ", found '", name, "'", did_you_mean(name, names));
 }
 
@@ -379,7 +389,8 @@ std::vector<SurrogateInfo> surrogate_list() {
     std::string options;
     for (const Option& option : entry.options)
       options += join(options.empty() ? "" : ":", option.name, "=", option.preset);
-    list.push_back({entry.name, options, entry.derivative, entry.smooth});
+    list.push_back(
+        {entry.name, options, entry.derivative, entry.smooth, surrogate_named(entry.name).allowed});
   }
   return list;
 }

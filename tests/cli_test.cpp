@@ -158,7 +158,7 @@ TEST_F(Cli, ExamplesOfTheHelpRun) {
 
 TEST_F(Cli, ListsFitTheScreenAndAgreeWithTheirJson) {
   const std::pair<const char*, const char*> lists[] = {
-      {"ops", "with_grad"}, {"neurons", "lif"}, {"targets", "interpreter"}};
+      {"ops", "with_grad"}, {"neurons", "lif"}, {"surrogates", "s2nn"}, {"targets", "interpreter"}};
   for (const auto& [what, member] : lists) {
     const std::string text = output({"list", what});
     for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
@@ -171,6 +171,12 @@ TEST_F(Cli, ListsFitTheScreenAndAgreeWithTheirJson) {
     EXPECT_TRUE(found) << member;
   }
   EXPECT_NE(output({"list", "neurons"}).find("v_threshold=1, v_reset=0"), std::string::npos);
+  const std::string surrogates = output({"list", "surrogates"});
+  for (const char* part :
+       {"beta=1: a number above 0", "n=2: a whole number from 2 to 64", "c=0.01: a number of at least 0",
+        "grad_max=none: a number of at least grad_min, or none", "(alpha / 2) / (1 + (pi alpha u / 2)^2)",
+        "smooth: sigmoid(alpha u)", "no smooth function", "no options"})
+    EXPECT_NE(surrogates.find(part), std::string::npos) << part;
 }
 
 TEST_F(Cli, ShowReadsBackWhatItPrints) {
@@ -313,10 +319,78 @@ TEST_F(Cli, ShowsCode) {
   if (targets.at(1).at("available")) {
     EXPECT_NE(output({"show", "lif", "--emit", "asm"}).find("flexsn_step"), std::string::npos);
   }
-  expect_error(2, {"show", "lif", "--emit", "ptx"}, "--emit must be llvm, asm, triton or cuda, found 'ptx'");
+  expect_error(2, {"show", "lif", "--emit", "ir"},
+               "--emit must be llvm, asm, ptx, cuda or triton, found 'ir'");
   expect_error(2, {"show", "lif", "--emit", "llvm", "--stage", "plan"},
                "--stage and --emit cannot be joined");
   expect_error(2, {"show", "lif", "--emit", "llvm", "--canonical"}, "they have no meaning with --emit");
+}
+
+TEST_F(Cli, ShowsPtxWhereThereIsNvrtc) {
+  const Words words = {"show", "lif", "--emit", "ptx", "--kind", "forward"};
+  const auto with = [&](const std::string& nvrtc) {
+    return run_in_child(words, "", [&] { setenv("FLEXSN_NVRTC", nvrtc.c_str(), 1); });
+  };
+  const Finished none = with("/nowhere/libnvrtc.so");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("there is no NVRTC"), std::string::npos) << none.err;
+  const std::string nvrtc = FLEXSN_NVRTC_LIBRARY;
+  if (nvrtc.empty()) GTEST_SKIP() << "NVRTC was not found; tools/venv.sh installs it";
+  const Finished made = with(nvrtc);
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find(".visible .entry flexsn_wide"), std::string::npos) << made.out;
+  EXPECT_EQ(made.out.find('\0'), std::string::npos);
+}
+
+TEST_F(Cli, EveryTargetHasTheSameDigest) {
+  const auto on_gpu = [&](const Words& words) {
+    return run_in_child(words, "", [] {
+      setenv("FLEXSN_CUDA_DRIVER", FLEXSN_FAKE_CUDA, 1);
+      setenv("FLEXSN_NVRTC", FLEXSN_FAKE_CUDA, 1);
+      setenv("FLEXSN_FAKE_RUNS", "1", 1);
+    });
+  };
+  const std::string law = output({"check", "plif", "--digest", "--target", "interpreter"});
+  EXPECT_EQ(law, output({"check", "plif", "--digest"}));
+  const Finished found = on_gpu({"check", "plif", "--digest", "--target", "cuda"});
+  EXPECT_EQ(found.out, law) << found.err;
+  const Finished checked = on_gpu({"check", "plif"});
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  EXPECT_NE(checked.out.find("cuda training has the interpreter's bits"), std::string::npos) << checked.out;
+  expect_error(1, {"check", "lif", "--digest", "--target", "gpu"},
+               "there is no target 'gpu'; there are interpreter, cpu and cuda");
+  expect_error(2, {"check", "lif", "--target", "cuda"},
+               "--target is for --digest: without it every target that is here is checked");
+}
+
+TEST_F(Cli, ExportWritesEveryFormat) {
+  const std::string triton = output({"export", "lif", "--format", "triton"});
+  EXPECT_NE(triton.find("@triton.jit"), std::string::npos);
+  EXPECT_NE(triton.find("class "), std::string::npos);
+  EXPECT_EQ(output({"export", "lif", "-o", "lif.py"}), "");
+  EXPECT_EQ(content(directory() / "lif.py"), triton) << "the name of the file says which format";
+  EXPECT_NE(output({"export", "lif", "--format", "cuda", "--kind", "backward"}).find("void lif_backward("),
+            std::string::npos);
+  const std::string text = output({"export", "plif", "--format", "fsn"});
+  EXPECT_EQ(output({"show", "-", "--canonical"}, text).find("neuron {"), 0u);
+}
+
+TEST_F(Cli, WrongExports) {
+  for (const Words& words : {Words{"export", "lif"}, {"export", "lif", "-o", "lif.txt"}})
+    expect_error(2, words,
+                 "--format is missing: triton, cuda or fsn; it can be left out where -o names a file that "
+                 "ends in .py, .cu or .fsn");
+  expect_error(2, {"export", "lif", "--format", "tritn"},
+               "--format must be triton, cuda or fsn, found 'tritn' (did you mean 'triton'?)");
+  for (const char* format : {"triton", "fsn"})
+    expect_error(2, {"export", "lif", "--format", format, "--kind", "forward"},
+                 "--kind is for --format cuda, which is one kernel; leave it out");
+  expect_error(2, {"export", "lif", "--format", "cuda", "--kind", "forwards"},
+               "--kind must be inference, inference_final_state, forward or backward, found 'forwards'");
+  expect_error(2, {"show", "lif", "--emit", "triton", "--kind", "forward"},
+               "--kind has no meaning with --emit triton: the module holds all kinds");
+  expect_error(2, {"export", "lfi", "--format", "fsn"}, "there is no built-in neuron 'lfi'");
+  expect_error(1, {"export", "lif", "--format", "fsn", "-o", "nowhere/lif.fsn"}, "cannot be written");
 }
 
 TEST_F(Cli, BenchMeasuresTraining) {
@@ -536,7 +610,7 @@ TEST_F(Cli, WrongCommandsAndOptions) {
   expect_error(2, {"show", "--stge=step", "lif"}, "did you mean '--stage'?");
   expect_error(2, {"list", "--jsn"}, "did you mean '--json'?");
   expect_error(2, {"simulate", "lif", "--json"}, "`flexsn simulate` has no option '--json'");
-  expect_error(2, {"list"}, "`flexsn list` needs what to list: ops, neurons or targets");
+  expect_error(2, {"list"}, "`flexsn list` needs what to list: ops, neurons, surrogates or targets");
   for (const char* command : {"show", "explain", "simulate", "check"})
     expect_error(2, {command}, std::string("`flexsn ") + command + "` needs a neuron: an .fsn file, '-'");
   expect_error(2, {"show", "lif", "if"}, "`flexsn show` has no use for 'if'");
@@ -548,7 +622,8 @@ TEST_F(Cli, WrongCommandsAndOptions) {
 }
 
 TEST_F(Cli, WrongValues) {
-  expect_error(2, {"list", "op"}, "must be ops, neurons or targets, found 'op' (did you mean 'ops'?)");
+  expect_error(2, {"list", "op"},
+               "must be ops, neurons, surrogates or targets, found 'op' (did you mean 'ops'?)");
   expect_error(2, {"show", "lif", "--stage", "expnded"},
                "--stage must be step, simplified, expanded, joint, forward, backward or plan, found "
                "'expnded' (did you "
@@ -565,6 +640,9 @@ TEST_F(Cli, WrongValues) {
   expect_error(2, {"show", "alif:tau=1e-9"}, "outside its range");
   expect_error(2, {"check", "lif", "--seed", "-1"},
                "--seed must be a whole number of at least 0, found '-1'");
+  expect_error(
+      2, {"show", "lif:surrogate=poisson_pass"},
+      "there is no surrogate 'poisson_pass': its spikes are random, and a step draws no random numbers");
   for (const char* command : {"show", "explain", "simulate", "check"})
     expect_error(2, {command, examples + "lif.fsn", "--dtype", "f64"},
                  "a text names the types of its arguments");

@@ -40,7 +40,7 @@ inline std::string left_behind() {
 inline void wait_for(void* stream, int device = 0) {
   const Driver& driver = Cuda::standard().driver;
   const CurrentGpu current(driver, driver.gpu(device));
-  driver.check(driver_function<int(void*)>("cuStreamSynchronize")(stream), "wait for a stream");
+  driver.check(driver.functions().cuStreamSynchronize(stream), "wait for a stream");
 }
 
 /// `bytes` that start `offset` bytes after a multiple of 256.
@@ -78,8 +78,9 @@ class GpuMemory {
   void fill(const std::vector<std::byte>& content) {
     const Driver& driver = Cuda::standard().driver;
     const CurrentGpu current(driver, driver.gpu(device_));
-    auto* copy = driver_function<int(DeviceAddress, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync_v2");
-    driver.check(copy(start_ + offset_, content.data(), content.size(), nullptr), "copy to the device");
+    driver.check(
+        driver.functions().cuMemcpyHtoDAsync_v2(start_ + offset_, content.data(), content.size(), nullptr),
+        "copy to the device");
     wait_for(nullptr, device_);
   }
 
@@ -106,8 +107,8 @@ class GpuMemory {
     const Driver& driver = Cuda::standard().driver;
     const CurrentGpu current(driver, driver.gpu(device_));
     std::vector<std::byte> bytes(count);
-    auto* copy = driver_function<int(void*, DeviceAddress, std::size_t, void*)>("cuMemcpyDtoHAsync_v2");
-    driver.check(copy(bytes.data(), address, count, nullptr), "copy from the device");
+    driver.check(driver.functions().cuMemcpyDtoHAsync_v2(bytes.data(), address, count, nullptr),
+                 "copy from the device");
     wait_for(nullptr, device_);
     return bytes;
   }

@@ -1,6 +1,7 @@
 // Surrogates against the formulas of their table, and against differences of their smooth functions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "flexsn/flexsn.h"
@@ -94,6 +95,27 @@ TEST(Surrogates, ASpikeIsAStepUnlessItIsSmoothOrCounts) {
         continue;
       }
       EXPECT_EQ(spikes(soft, u), value_at(hard.smooth, u)) << hard.name;
+    }
+  }
+}
+
+TEST(Surrogates, EachNumberSaysWhatItMayBe) {
+  for (const SurrogateInfo& info : surrogate_list())
+    EXPECT_EQ(info.allowed.size(),
+              static_cast<std::size_t>(std::count(info.options.begin(), info.options.end(), '=')))
+        << info.name;
+  EXPECT_EQ(surrogate_list()[0].allowed, std::vector<std::string>{"a number above 0"});
+}
+
+TEST(Surrogates, RandomOnesAreRefusedWithTheReason) {
+  for (const char* name : {"poisson_pass", "PoissonPass"}) {
+    try {
+      surrogate_named(name);
+      FAIL() << name;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("its spikes are random, and a step draws no random numbers"),
+                std::string::npos)
+          << error.what();
     }
   }
 }

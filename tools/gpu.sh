@@ -14,7 +14,7 @@ if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
   exit 1
 fi
 
-CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_tests flexsn_torch flexsn_programs
+CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_tests flexsn_torch flexsn_programs flexsn_neuron_texts
 export PYTHONPATH=$PWD/python FLEXSN_LIBRARY=$PWD/build-gpu/libflexsn_torch.so
 # Where there is no LLVM, the CPU's part of a comparison is the interpreter's, which defines the bits.
 build-gpu/flexsn list targets | grep -Eq '^cpu +yes' || export FLEXSN_TARGET=interpreter
@@ -24,7 +24,15 @@ if [ "$1" = bench ]; then
   exec "$python" bench/gpu_bench.py --out build/gpu_bench.json
 fi
 
-build-gpu/flexsn_tests --gtest_brief=1 --gtest_filter='*Cuda*'
+ctest --test-dir build-gpu -R '^Cuda(Kernels|Runs|Absent|Sums|Fake)' -j "$(nproc)" --output-on-failure
+neurons=$(build-gpu/flexsn list neurons --json | "$python" -c 'import json, sys; print(*(n["name"] for n in json.load(sys.stdin)))')
+for target in interpreter cuda; do
+  # shellcheck disable=SC2086  # names are words
+  build-gpu/flexsn check $neurons --digest --target $target >build-gpu/digest.$target
+done
+diff build-gpu/digest.interpreter build-gpu/digest.cuda
+echo "digests of $(wc -l <build-gpu/digest.cuda) neurons: the same by the interpreter and by CUDA kernels"
+export FLEXSN_NEURON_TEXTS=$PWD/build-gpu/flexsn_neuron_texts
 "$python" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_triton_gpu.py
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do

@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <deque>
 
 #include "bind.h"
@@ -229,6 +230,16 @@ Shape saved_shape(const Call& call, const Plan& plan, const Buffer& buffer) {
   return {rows_of(plan, buffer, call.steps()) * call.elements() + checkpoint_pad};
 }
 
+/// Writes what no kernel writes.
+void clear_pad(const at::Tensor& checkpoints, const PlanRun& run) {
+  const auto bytes = static_cast<std::int64_t>(checkpoint_pad * checkpoints.element_size());
+  std::byte* pad = static_cast<std::byte*>(checkpoints.data_ptr()) + checkpoints.nbytes() - bytes;
+  if (checkpoints.is_cpu())
+    std::memset(pad, 0, static_cast<std::size_t>(bytes));
+  else
+    cuda_zero(pad, bytes, run.device, run.stream);
+}
+
 /// Compiles backward beside forward, for the gradients that most calls have.
 void prepare_training(const Call& call, Requested& requested, const Executable& forward, const PlanRun& run,
                       bool given_states) {
@@ -323,8 +334,6 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
         break;
       default: {
         results.push_back(call.make(saved_shape(call, executable->plan(), buffer), buffer.mem));
-        if (buffer.lead == Lead::per_segment)
-          results.back().narrow(0, -checkpoint_pad, checkpoint_pad).zero_();
         run.buffers.push_back(call.written(results.back()));
       }
     }
@@ -334,6 +343,9 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   if (training && call.place() == Place::cuda && requested.is_first(call.maps()))
     prepare_training(call, requested, *executable, run, !states.empty());
   executable->run(run, torch_threads());
+  // After the kernel is queued: the host does it while a device works.
+  for (std::size_t i = first_saved; i < results.size(); ++i)
+    if (requested.saved()[i - first_saved].lead == Lead::per_segment) clear_pad(results[i], run);
   return results;
 }
 

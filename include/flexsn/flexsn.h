@@ -207,7 +207,8 @@ struct Surrogate {
   std::function<Value(const Value& u)> derivative;
   /// A smooth function with that derivative; empty where none is in use.
   std::function<Value(const Value& u)> smooth;
-  std::string settings = {};  ///< its numbers, as in "alpha=4:beta=1"
+  std::string settings = {};              ///< its numbers, as in "alpha=4:beta=1"
+  std::vector<std::string> allowed = {};  ///< what each of them may be
   /// What a spike is; empty: 1 where u >= 0, else 0.
   std::function<Value(const Value& u)> value = {};
   bool spiking = true;  ///< false: a spike is the smooth function itself
@@ -240,9 +241,11 @@ Surrogate multi_level_spike_count(int max_spike_count = 4, std::optional<double>
 
 /// A surrogate by its name with options: "atan", "s2nn:alpha=4:beta=1", "sigmoid:spiking=false".
 Surrogate surrogate_named(std::string_view name_and_options);
-/// One line for each surrogate: its name, its options with defaults, its derivative and smooth function.
+/// One line for each surrogate: its name, its options with defaults, its derivative and smooth function, and,
+/// for each option, what it may be.
 struct SurrogateInfo {
   std::string name, options, derivative, smooth;
+  std::vector<std::string> allowed;
 };
 std::vector<SurrogateInfo> surrogate_list();
 
@@ -433,9 +436,9 @@ struct ShowOptions {
 /// The neuron as `.fsn` text, or its plans.
 std::string show(const Neuron& neuron, const ShowOptions& options = {});
 
-/// The code of a kernel for states and outputs that all are wanted: as LLVM IR or as assembly of this
-/// machine.
-enum class Listing : std::uint8_t { llvm, assembly };
+/// The code of a kernel for states and outputs that all are wanted: as LLVM IR, as assembly of this machine,
+/// or as PTX, which NVRTC makes.
+enum class Listing : std::uint8_t { llvm, assembly, ptx };
 std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training = {});
 
 /// Compiled kernels on disk.
@@ -701,14 +704,15 @@ struct Check {
   bool passed;
   std::string detail;
 };
-/// Verifies the neuron, its text round trip, that every pass, every training plan and the CPU's kernels keep
-/// every bit of the interpreter's results on random and edge-case data made from `seed`, and that gradients
-/// agree with differences in f64 (spikes replaced by the smooth functions of their surrogates, values near a
-/// jump left out).
+/// Verifies the neuron, its text round trip, that every pass, every training plan and the kernels of
+/// the CPU and of a GPU, where there is one, keep every bit of the interpreter's results on random and
+/// edge-case data made from `seed`, and that gradients agree with differences in f64 (spikes replaced by the
+/// smooth functions of their surrogates, values near a jump left out).
 std::vector<Check> check(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
 /// A hash of what the neuron computes, forward and backward, on data made from `seed`: the same on every
-/// machine, by machine code where there is any.
-std::string digest(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0);
+/// machine and target. "": "cpu" where there are kernels for it, else "interpreter".
+std::string digest(const Neuron& neuron, Mem type = Mem::f32, std::uint64_t seed = 0,
+                   std::string_view target = "");
 
 /// What to simulate. An input is one of
 ///   step:LEVEL[:START]       0 before step START (default 0), LEVEL from then on

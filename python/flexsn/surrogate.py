@@ -26,7 +26,7 @@ def _graph_of(spec: str, what: str, dtype: torch.dtype) -> Graph:
     key = spec, what, dtype
     if key not in _graphs:
         if dtype not in TYPE_NAMES or not dtype.is_floating_point:
-            raise TypeError(f"flexsn: a surrogate takes floats, found {dtype}")
+            raise TypeError(f"flexsn: a surrogate takes floats, found {dtype}; convert it with .float()")
         with modes_off():
             _graphs[key] = read_graph(ops.surrogate_step(spec, what, TYPE_NAMES[dtype]))
     return _graphs[key]
@@ -110,6 +110,9 @@ class Surrogate(nn.Module):
         self._write_down()
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            shown = type(self).__name__
+            raise TypeError(f"{shown}: x must be a tensor of floats, found {type(x).__name__}")
         if not self.spiking:
             return run_graph(_graph_of(self.spec, "smooth", x.dtype), [x])[0]
         value = _graph_of(self.spec, "value", x.dtype)
@@ -287,6 +290,16 @@ class MultiLevelSpikeCount(Surrogate):
     ) -> None:
         low, high = (None, None) if grad_window is None else grad_window
         super().__init__(spiking, max_spike_count=max_spike_count, grad_min=low, grad_max=high)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PoissonPass":
+        raise AttributeError(
+            "flexsn.surrogate has no PoissonPass: its spikes are random, and a step draws no random numbers; "
+            "draw them outside and pass them in as a second input, or use DeterministicPass, which has its "
+            "gradient"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _CLASSES = {

@@ -302,3 +302,12 @@ def test_names_make_the_same_objects():
 def test_copies_compute_the_same(twin):
     function = twin(surrogate.S2NN(2.0, 0.5))
     torch.testing.assert_close(gradient(function, POINTS), gradient(surrogate.S2NN(2.0, 0.5), POINTS))
+
+
+def test_a_random_surrogate_is_refused_with_the_reason():
+    reason = "its spikes are random, and a step draws no random numbers"
+    with pytest.raises(AttributeError, match=f"flexsn.surrogate has no PoissonPass: {reason}"):
+        surrogate.PoissonPass  # noqa: B018
+    for name in ("poisson_pass", "PoissonPass"):
+        with pytest.raises(ValueError, match=f"there is no surrogate '{name}': {reason}"):
+            surrogate.named(name)
