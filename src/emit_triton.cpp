@@ -51,16 +51,17 @@ Graph with_python_names(Graph graph) {
 /// The initial value of a state, or the default of a parameter, as its memory has it.
 double stored(const Argument& argument) { return Array(argument.mem, {1}, argument.initial)[0]; }
 
-/// A kernel's elements of a program, with 128 threads.
-int block_of(const Plan& plan) {
-  constexpr int threads = 128, long_body = 150;
+/// "(512, 4)": a kernel's elements of a program, and its warps.
+std::string block_of(const Plan& plan) {
+  constexpr int long_body = 150;
+  const int warps = plan.rebuild ? 2 : 4;
   int bytes = 8;
   for (const Buffer& buffer : plan.buffers)
     if (buffer.lead == Lead::per_step) bytes = std::min(bytes, static_cast<int>(size_of(buffer.mem)));
   const int ops = op_count(plan.step.graph) + (plan.rebuild ? op_count(plan.rebuild->graph) : 0);
   // Threads load 16 bytes at once, 8 where they keep the values of several steps.
   const int each = std::clamp((plan.rebuild ? 8 : 16) / bytes, 1, 8);
-  return threads * (ops > long_body ? std::min(each, 2) : each);
+  return join("(", 32 * warps * (ops > long_body ? std::min(each, 2) : each), ", ", warps, ")");
 }
 
 class ModuleEmitter {
@@ -93,10 +94,10 @@ class ModuleEmitter {
         "triton\nimport triton.language as tl\n\n";
     text +=
         "# Elements of a program of each kernel, and its warps: powers of two, which no result depends on.\n";
-    text += join("BLOCKS = {\"inference\": (", block_of(inference_), ", 4)");
+    text += join("BLOCKS = {\"inference\": ", block_of(inference_));
     if (lowered_)
-      text += join(", \"forward\": (", block_of(lowered_->plans.forward), ", 4), \"backward\": (",
-                   block_of(lowered_->plans.backward), ", 4)");
+      text += join(", \"forward\": ", block_of(lowered_->plans.forward),
+                   ", \"backward\": ", block_of(lowered_->plans.backward));
     text += "}\n";
     const bool sums = lowered_ && has_sums();
     if (sums) text += "SUM_SIZE = 1024\n";

@@ -292,19 +292,28 @@ class KernelEmitter {
       loop_ += join("        ", rebuild_.carried[i], " = tl.where(later, ",
                     load(plan_.rebuilt[i].checkpoint, "row", "later"), ", ", firsts_[i], ")\n");
     for (const std::string& kept : kept_) loop_ += join("        ", kept, " = ()\n");
+    // A load does not move up over a store that may be to the same place, so all come before the first.
+    for (const Slot& slot : step_.body->arguments)
+      if (slot.kind == Slot::Kind::load && plan_.buffers[slot.index].lead == Lead::per_step &&
+          !early_.contains(slot.index))
+        early_[slot.index] = names_.take("all_" + buffers_[slot.index]);
+    for (const auto& [buffer, all] : early_) loop_ += join("        ", all, " = ()\n");
     loop_ +=
         "        for k in tl.static_range(SEGMENT):\n"
         "            step = start + k\n"
-        "            live = place < tl.where(step < T, N, 0)\n"
-        "            row = tl.cast(step, tl.int64)\n";
-    run_body(rebuild_, {"            ", "row", "live"});
+        "            row = tl.cast(tl.minimum(step, T - 1), tl.int64)\n";
+    run_body(rebuild_, {"            ", "row", "mask"});
+    for (const auto& [buffer, all] : early_)
+      loop_ += where_given(buffer, "            ",
+                           join(all, " = ", all, " + (", load(buffer, "row", "mask"), ",)\n"));
     loop_ +=
-        "        # Their gradients, from the last to the first.\n"
+        "        # Their gradients, from the last to the first. Steps from T on repeat the last row:\n"
+        "        # what they store is overwritten by its own, and they change nothing else.\n"
         "        for k in tl.static_range(SEGMENT):\n"
         "            step = start + (SEGMENT - 1 - k)\n"
-        "            live = place < tl.where(step < T, N, 0)\n"
-        "            row = tl.cast(step, tl.int64)\n";
-    run_step({"            ", "row", "live", true});
+        "            live = step < T\n"
+        "            row = tl.cast(tl.minimum(step, T - 1), tl.int64)\n";
+    run_step({"            ", "row", "mask", true});
   }
 
   void run_step(const Place& place) {
@@ -335,8 +344,13 @@ class KernelEmitter {
       if (slot.kind == Slot::Kind::keep)
         loop_ += join(place.indent, name, " = ", kept_[slot.index], "[SEGMENT - 1 - k]\n");
       if (slot.kind != Slot::Kind::load) continue;
-      loop_ += where_given(slot.index, place.indent,
-                           join(name, " = ", load(slot.index, place.row, place.mask), "\n"));
+      const auto early = early_.find(slot.index);
+      const bool is_there = place.is_guarded && early != early_.end();
+      loop_ += where_given(
+          slot.index, place.indent,
+          join(name, " = ",
+               is_there ? early->second + "[SEGMENT - 1 - k]" : load(slot.index, place.row, place.mask),
+               "\n"));
       if (may_be_none(plan_.buffers[slot.index]))
         loop_ += join(place.indent, "else:\n    ", place.indent, name, " = ",
                       filled(graph.at(graph.arguments[a].value).type, 0), "\n");
@@ -461,6 +475,7 @@ class KernelEmitter {
   std::map<std::pair<Type, std::uint64_t>, std::string> typed_;
   std::map<std::string, std::string> hoisted_;
   std::set<int> entries_, loaded_;
+  std::map<int, std::string> early_;  ///< rows of a segment that are loaded before its gradients are stored
   Scope step_, rebuild_;
   bool uses_step_index_ = false;
   std::string constants_, before_, loop_, after_;
