@@ -9,7 +9,7 @@ export PYTHON ?=
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       build, and run the example"
+	@echo "make demo       build, and show a neuron of one's own: checked, trained, timed and drawn"
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
@@ -25,7 +25,8 @@ demo:
 	@tools/setup.sh build
 	@tools/venv.sh
 	@tools/build.sh dev flexsn_programs
-	@build/flexsn_demo
+	@if [ ! -x .venv/bin/python ] || grep -qE '^(the PyTorch operators|CPU kernels) ' build/left_out.txt; \
+	  then build/flexsn_demo; else .venv/bin/python examples/python/demo; fi
 
 test:
 	@tools/setup.sh build

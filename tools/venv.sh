@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with torch, NVRTC and the Python packages of the tests, and flexsn itself in it; silent when
-# nothing is missing. Never fails: without them the PyTorch part and the tests with NVRTC are left out.
+# Makes .venv with torch, NVRTC and the Python packages of the tests and the demo, and flexsn itself in it;
+# silent when nothing is missing. Never fails: what needs a package that is not there is left out.
 # SETUP=off installs nothing.
 set -u
 cd "$(dirname "$0")/.."
 packages=(triton==3.9.0 torch==2.13.0 numpy pytest hypothesis scikit-build-core loguru spikingjelly==2.0.0
-  nvidia-cuda-nvrtc)
-part='the PyTorch part, its tests, and those with NVRTC'
+  nvidia-cuda-nvrtc matplotlib scikit-learn)
 log=build/venv.log
 failed=build/setup.failed-venv
 
@@ -29,7 +28,7 @@ mapfile -t wanted < <(missing)
 link_checkout
 [ ${#wanted[@]} != 0 ] || exit 0
 leave_out() {
-  echo "left out: $part: ${wanted[*]} ($1)"
+  echo "left out: what needs ${wanted[*]} ($1)"
   exit 0
 }
 [ "${SETUP:-on}" != off ] || leave_out 'not in .venv, and SETUP=off installs nothing'
