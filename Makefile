@@ -13,7 +13,7 @@ help:
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
-	@echo "make bench      run the benchmarks; prints tables, writes build/*bench.json; half an hour with torch.compile"
+	@echo "make bench      run the benchmarks; prints tables and one of all, writes build/bench.json and bench.png; half an hour"
 	@echo "make test-gpu, make bench-gpu   what needs an NVIDIA GPU; PYTHON=... is the python whose torch sees it"
 	@echo "make fuzz       run each fuzzer for FUZZ_SECONDS (60)"
 	@echo "make lint       check format and rules of the sources"
@@ -51,9 +51,12 @@ bench:
 	@tools/build.sh release flexsn_benchmarks
 	@mkdir -p build
 	@! [ -x build-release/flexsn_bench ] || build-release/flexsn_bench --benchmark_out=build/core_bench.json --benchmark_out_format=json
-	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/bench.json
+	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/cpu_bench.json
 	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/torch_bench.py --out build/torch_bench.json
 	@! [ -x build/flexsn_train_libtorch ] || .venv/bin/python bench/libtorch_bench.py
+	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/neurons_bench.py
+	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/table.py --torch build/torch_bench.json \
+	  --cpp build/cpu_bench.json --out build/bench.json --plot build/bench.png
 
 test-gpu:
 	@tools/gpu.sh test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -242,8 +243,43 @@ def calls(table: Table, bandwidth: float, compiled: bool) -> None:
             )
     x, grad = data(8, 32768)
     call = fused(lif)
+    smallest = wall_clock(training(lambda x: x * 2, x, grad)) * 1e3
+    table.at_most("torch's own (x * 2) with backward, 8 x 32768, for comparison", None, smallest, "us")
     table.at_most("training call 8 x 32768 from Python", 160, wall_clock(training(call, x, grad)) * 1e3, "us")
     table.at_most("inference call 8 x 32768 from Python", 30, wall_clock(inference(call, x)) * 1e3, "us")
+
+
+def exported(core, states: int = 1) -> Call | None:
+    """The neuron as a Triton module that needs torch and triton alone; nothing where there is no triton."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        print("left out: the exported Triton module (triton is not installed)")
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "exported_neuron.py"
+        flexsn.export(flexsn.FlexSN(core, num_states=states), "triton", path)
+        spec = importlib.util.spec_from_file_location("exported_neuron", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    run = getattr(module, core.__name__)
+    return lambda x: run(x)[0]
+
+
+def triton_modules(table: Table, bandwidth: float) -> None:
+    call = exported(lif)
+    if call is None:
+        return
+    for steps, elements, goal in ((8, 4194304, 0.85), (32, 4194304, None)):
+        x, grad = data(steps, elements)
+        size, pass_ms = f"{steps} x {elements}", x.nbytes / bandwidth * 1e3
+        for what, passes, ours, theirs in (
+            ("inference", 2, inference(fused(lif), x), inference(call, x)),
+            ("training", 5, training(fused(lif), x, grad), training(call, x, grad)),
+        ):
+            ms, cuda_ms = by_replay(theirs), by_replay(ours)
+            work = f"exported Triton module, {what} {size}, of the floor"
+            table.at_least(work, goal, passes * pass_ms / ms, ms=ms, cuda_ms=cuda_ms)
 
 
 def parameters(table: Table) -> None:
@@ -315,7 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="write the figures as JSON to this file")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--only", action="append", help="floor, parameters, neurons, calls or first")
+    parser.add_argument("--only", action="append", help="floor, parameters, neurons, triton, calls or first")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench-gpu needs an NVIDIA GPU that torch can see")
@@ -327,6 +363,7 @@ def main() -> None:
         "floor": lambda: against_floor(table, bandwidth),
         "parameters": lambda: parameters(table),
         "neurons": lambda: other_neurons(table, bandwidth),
+        "triton": lambda: triton_modules(table, bandwidth),
         "calls": lambda: calls(table, bandwidth, not args.no_compile),
         "first": lambda: first_calls(table),
     }

@@ -33,7 +33,8 @@ done
 diff build-gpu/digest.interpreter build-gpu/digest.cuda
 echo "digests of $(wc -l <build-gpu/digest.cuda) neurons: the same by the interpreter and by CUDA kernels"
 export FLEXSN_NEURON_TEXTS=$PWD/build-gpu/flexsn_neuron_texts
-"$python" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_triton_gpu.py
+"$python" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_triton_gpu.py \
+  tests/python/test_peers_bugs.py
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     compute-sanitizer --tool "$tool" --error-exitcode 1 \

@@ -1,4 +1,4 @@
-"""The command line: python -m flexsn check|explain|export|show my_file.py:core."""
+"""The command line: python -m flexsn bench|check|explain|export|show my_file.py:core, or lif:tau=3."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from typing import Any, NoReturn
 import torch
 
 from . import version
+from .bench import OTHERS, bench
 from .export import FORMATS, export
 from .inspect import DTYPES, KINDS, STAGES, check, explain, show
 from .neuron import FlexSN, FlexSNKernel
+from .neurons import LibraryNeuron, by_name
 
 WRONG_USE = 2
 
@@ -34,8 +36,9 @@ def _arguments() -> argparse.ArgumentParser:
         prog="python -m flexsn", description="Looks at the core of a spiking neuron, written in Python."
     )
     parser.add_argument("--version", action="version", version=version())
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check|explain|export|show")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="bench|check|explain|export|show")
     about = {
+        "bench": "time inference and training of it beside the eager loop, torch.compile and SpikingJelly",
         "check": "try its kernels against the eager loop and against the interpreter",
         "explain": "say what a call runs, reads, writes, copies, saves and recomputes",
         "export": "write it as a Triton module that runs without flexsn, as CUDA C++ or as .fsn text",
@@ -43,7 +46,11 @@ def _arguments() -> argparse.ArgumentParser:
     }
     for name, text in about.items():
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("core", metavar="FILE.py:CORE", help="a function, module or FlexSN of a file")
+        command.add_argument(
+            "core",
+            metavar="FILE.py:CORE|NAME",
+            help="a function, module or FlexSN of a file, or a neuron of the library, such as lif:tau=3",
+        )
         command.add_argument("--states", type=int, metavar="N", help="how many states the core has")
         command.add_argument("--inputs", type=int, metavar="N", help="how many inputs; by default the others")
         command.add_argument(
@@ -54,6 +61,14 @@ def _arguments() -> argparse.ArgumentParser:
         command.add_argument("--shape", type=_shape, metavar="DIMS", help="of one step, such as 64,32,32")
         command.add_argument("--dtype", choices=[d for d in DTYPES if len(d) < 5], help="of inputs")
         command.add_argument("--json", action="store_true", help="print fields for programs")
+        if name == "bench":
+            command.add_argument(
+                "--vs", type=_others, default=("eager", "compile"), metavar="NAMES",
+                help=f"of {', '.join(OTHERS)}; by default eager,compile",
+            )  # fmt: skip
+            command.add_argument("--seconds", type=float, default=1.0, help="for each figure; by default 1")
+            command.add_argument("--out", metavar="FILE.json", help="write the figures there")
+            command.add_argument("--plot", metavar="FILE.png", help="draw them there, with matplotlib")
         if name == "export":
             command.add_argument("--format", choices=FORMATS, default="triton", help="by default triton")
             command.add_argument("-o", "--output", metavar="FILE", help="write there instead of printing it")
@@ -76,11 +91,29 @@ def _shape(text: str) -> tuple[int, ...]:
     return shape
 
 
+def _others(text: str) -> tuple[str, ...]:
+    names = tuple(part for part in text.split(",") if part)
+    for name in names:
+        if name not in OTHERS:
+            raise argparse.ArgumentTypeError(
+                f"must be of {', '.join(OTHERS)} with commas between them, found {name!r}"
+            )
+    return names
+
+
 def _load(argument: str) -> Any:
-    """The object that FILE.py:CORE names."""
+    """The object that FILE.py:CORE names, or the neuron of the library that NAME or NAME:OPTIONS is."""
+    start = argument.partition(":")[0]
+    if start in by_name.names():
+        return by_name.named(argument, step_mode="m")
     file, colon, name = argument.rpartition(":")
     if not colon or not name:
-        raise _WrongUse(f"expected FILE.py:CORE, such as my_file.py:lif, found {argument!r}")
+        close = difflib.get_close_matches(start, by_name.names(), 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise _WrongUse(
+            f"expected FILE.py:CORE, such as my_file.py:lif, found {argument!r}, which is no neuron of the "
+            f"library either{hint}"
+        )
     path = pathlib.Path(file)
     if not path.is_file():
         raise _WrongUse(f"there is no file {file!r}")
@@ -135,7 +168,7 @@ def _near(name: str, holder: Any, module: types.ModuleType) -> str:
 
 def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"shape": given.shape, "dtype": given.dtype}
-    if isinstance(core, (FlexSN, FlexSNKernel)):
+    if isinstance(core, (FlexSN, FlexSNKernel, LibraryNeuron)):
         if given.states is not None or given.inputs is not None or given.param:
             raise _WrongUse(
                 f"{given.core} is a {type(core).__name__}, which has its own counts; leave out --states, "
@@ -163,8 +196,37 @@ def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
     if given.command == "explain":
         found = explain(core, given.T, **options)
         return found.text, dataclasses.asdict(found), 0
+    if given.command == "bench":
+        return _bench(core, given, options)
     report = check(core, given.T, seed=given.seed, **options)
     return report.text, dataclasses.asdict(report), 0 if report.passed else 1
+
+
+def _bench(core: Any, given: argparse.Namespace, options: dict[str, Any]) -> tuple[str, dict[str, Any], int]:
+    """Times it; files are tried before anything takes long."""
+    for path in (given.out, given.plot):
+        if path is not None and not pathlib.Path(path).resolve().parent.is_dir():
+            raise _WrongUse(f"there is no folder for {path!r}; make it, or name another file")
+    if given.plot is not None:
+        from . import plot as _  # noqa: F401  says what to install where matplotlib is not there
+    options = {name: value for name, value in options.items() if value is not None}
+    if given.T is not None:
+        options["T"] = given.T
+    report = bench(core, given.vs, seconds=given.seconds, progress=_progress, **options)
+    _progress("")
+    if given.out is not None:
+        report.write(given.out)
+    if given.plot is not None:
+        report.plot(given.plot)
+    return report.text, dataclasses.asdict(report), 0
+
+
+def _progress(text: str) -> None:
+    """One line that is written over where a person looks, else a line each."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _fail(text: str) -> NoReturn:
@@ -182,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text, fields, status = _run(given)
     except _WrongUse as error:
         _fail(str(error))
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         # What flexsn says about a core names the line; a traceback through flexsn would hide it.
         _fail(str(error))
     if given.json:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .eager import call_core
+from .eager import checked_results, in_words
 
 
 class Counts(NamedTuple):
@@ -30,7 +30,14 @@ class Counts(NamedTuple):
         num_static: int,
     ) -> Counts:
         if not callable(core):
-            raise TypeError(f"{owner}: core must be callable, found {type(core).__name__}")
+            raise TypeError(
+                f"{owner}: core must be callable, found {type(core).__name__}; give a function or a module"
+            )
+        if isinstance(core, type) and issubclass(core, nn.Module):
+            raise TypeError(
+                f"{owner}: core must be callable on tensors, found the class {core.__name__}; give a "
+                f"module, {core.__name__}(...)"
+            )
         if num_states is None:
             raise TypeError(
                 f"{owner}: num_states is required. It cannot be told from the core: with three arguments and "
@@ -44,24 +51,32 @@ class Counts(NamedTuple):
                 raise TypeError(f"{owner}: {name} must be an int, found {type(count).__name__}")
             if count < 0:
                 raise ValueError(f"{owner}: {name} must not be negative, found {count}")
+        # A decorator may take other arguments than what it wraps: then the counts that are given stand.
+        taken = _arguments_by_signature(core, follow_wrapped=num_inputs is None)
         if num_inputs is None:
-            if example_inputs is not None:
+            if taken is not None:
+                num_inputs = taken - num_states - num_static
+            elif example_inputs is not None:
                 num_inputs = len(example_inputs) - num_states
-            else:
-                num_inputs = _inputs_by_signature(core, num_states + num_static)
             if num_inputs is not None and num_inputs < 0:
                 raise ValueError(
-                    f"{owner}: the core must take {num_states} states and {num_static} static inputs beside "
-                    f"its inputs, found {num_inputs + num_states + num_static} arguments"
+                    f"{owner}: the core {in_words(core)} must take {num_states} states and {num_static} "
+                    "static inputs beside its inputs, found "
+                    f"{num_inputs + num_states + num_static} arguments; change num_states or the core"
                 )
+        elif taken is not None and taken != num_inputs + num_states + num_static:
+            raise ValueError(
+                f"{owner}: the core {in_words(core)} must take {num_inputs} inputs, {num_states} states and "
+                f"{num_static} static inputs, found {taken} arguments; change the counts or the core"
+            )
         return Counts(num_inputs, num_states, num_outputs)
 
 
-def _inputs_by_signature(core: Callable[..., Any], others: int) -> int | None:
-    """How many arguments of a core are inputs, where its signature leaves no choice."""
+def _arguments_by_signature(core: Callable[..., Any], follow_wrapped: bool) -> int | None:
+    """How many arguments a core takes, where its signature leaves no choice."""
     try:
         parameters = inspect.signature(
-            core.forward if isinstance(core, nn.Module) else core
+            core.forward if isinstance(core, nn.Module) else core, follow_wrapped=follow_wrapped
         ).parameters.values()
     except (TypeError, ValueError):
         return None
@@ -73,7 +88,7 @@ def _inputs_by_signature(core: Callable[..., Any], others: int) -> int | None:
             count += 1
         elif parameter.kind is parameter.VAR_POSITIONAL:
             return None
-    return count - others
+    return count
 
 
 def check_requires_grad(owner: str, requires_grad: Sequence[bool] | None, counts: Counts) -> None:
@@ -82,7 +97,7 @@ def check_requires_grad(owner: str, requires_grad: Sequence[bool] | None, counts
     if len(requires_grad) != counts.inputs + counts.states:
         raise ValueError(
             f"{owner}: requires_grad must have the same length as inputs and states together, expected "
-            f"{counts.inputs + counts.states}, found {len(requires_grad)}"
+            f"{counts.inputs + counts.states}, found {len(requires_grad)}; or leave it out"
         )
 
 
@@ -181,7 +196,6 @@ def _one_step(
     invented: bool,
 ) -> list[Tensor] | None:
     """What the core returns for the examples, checked; None where it does not run on invented ones."""
-    inputs, states = examples[: counts.inputs], examples[counts.inputs :]
     shape, device = examples[0].shape, examples[0].device
     with torch.no_grad():
         try:
@@ -191,7 +205,7 @@ def _one_step(
             if invented:
                 return None
             raise
-    outputs, new_states = call_core(lambda *_: returned, inputs, states, (), counts.outputs)
+    outputs, new_states = checked_results(core, returned, counts.states, counts.outputs)
     results = [*outputs, *new_states]
     if invented:
         return results

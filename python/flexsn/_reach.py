@@ -71,6 +71,7 @@ class Place:
 
 
 _DEFAULT_DTYPE = "torch default dtype"
+_LONGEST_PATH = 20_000  # in characters; all paths together grow with the square of the depth
 
 
 class Reach:
@@ -433,6 +434,11 @@ class _Walk:
 
     def _look_at(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
         """Writes down what a value is and adds what it leads to."""
+        if len(path) > _LONGEST_PATH:
+            raise ValueError(
+                f"flexsn: the core reaches values that are nested too deep, from {path[:40]} on; take out "
+                'what it needs and give it a name of its own, or use backend="torch"'
+            )
         plain = plain_value(value)
         if plain is not None:
             self.lines.append((path, plain))

@@ -341,7 +341,7 @@ def record(
         try:
             module = _torch.record(joint, primals)
         except Exception as error:
-            _explain_failure(error, name, watch.no_derivative_at)
+            _explain_failure(error, name, len(likes) + len(static), watch.no_derivative_at)
             raise
     outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
     place = 0
@@ -371,7 +371,7 @@ def record(
     )
 
 
-def _explain_failure(error: Exception, name: str, no_derivative_at: str) -> None:
+def _explain_failure(error: Exception, name: str, arguments: int, no_derivative_at: str) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
     trace, place, inside = error.__traceback__, "", False
     while trace is not None:
@@ -382,6 +382,11 @@ def _explain_failure(error: Exception, name: str, no_derivative_at: str) -> None
         elif not inside:
             place = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
+    if not place and isinstance(error, TypeError) and "positional argument" in str(error):
+        raise TypeError(
+            f"{name} is called with {arguments} arguments, one for each input, state and static input: "
+            f"{error}; change the core, or what it is called with"
+        ) from error
     if isinstance(error, TraceError) or not inside or not place and isinstance(error, TypeError):
         return
     text = str(error)

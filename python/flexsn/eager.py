@@ -9,28 +9,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._reach import describe, source_of
+
 
 def sequence_length(inputs: Sequence[Any], num_inputs: int | None) -> int:
     """T of a call, after a check that the inputs are sequences of one length."""
     if not inputs:
         raise ValueError(
-            "a multi-step call needs at least one input: the number of steps is its leading dimension. "
-            'A core without inputs runs step by step: step_mode="s" with backend="torch"'
+            "flexsn: a multi-step call needs at least one input: the number of steps is its leading "
+            'dimension. A core without inputs runs step by step: step_mode="s" with backend="torch"'
         )
     if num_inputs is not None and len(inputs) != num_inputs:
-        raise ValueError(f"expected {num_inputs} inputs, found {len(inputs)}")
+        raise ValueError(
+            f"flexsn: expected {num_inputs} inputs, found {len(inputs)}; give one sequence [T, ...] for each "
+            "input of the core"
+        )
     if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].dim() > 0:
         return inputs[0].shape[0]
     for place, value in enumerate(inputs):
         if not isinstance(value, Tensor):
-            raise TypeError(f"input {place} must be a tensor, found {type(value).__name__}")
+            raise TypeError(
+                f"flexsn: input {place} must be a tensor, found {type(value).__name__}; give each input as "
+                "an argument of its own, made by torch.as_tensor"
+            )
         if value.dim() == 0:
-            raise ValueError(f"input {place} must have time as its first dimension, found a scalar")
+            raise ValueError(
+                f"flexsn: input {place} must have time as its first dimension, found a scalar; one step of "
+                "it is x.unsqueeze(0)"
+            )
     length = inputs[0].shape[0]
     for place in range(1, len(inputs)):
         if inputs[place].shape[0] != length:
             raise ValueError(
-                f"all inputs must have the same leading dim (time): input 0 has {length} steps, "
+                f"flexsn: all inputs must have the same leading dim (time): input 0 has {length} steps, "
                 f"input {place} has {inputs[place].shape[0]}"
             )
     return length
@@ -44,25 +55,40 @@ def call_core(
     num_outputs: int | None,
 ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     """One step: outputs and new states, after a check of their count."""
-    results = core(*inputs, *states, *static)
+    return checked_results(core, core(*inputs, *states, *static), len(states), num_outputs)
+
+
+def checked_results(
+    core: Callable[..., Any], results: Any, num_states: int, num_outputs: int | None
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    """What a core returned as outputs and new states, after a check of their count."""
     if isinstance(results, Tensor):
         results = (results,)
     elif not isinstance(results, (tuple, list)):
         raise TypeError(
-            f"the core must return a tensor, or a tuple or list of tensors, found {type(results).__name__}"
+            "flexsn: the core must return a tensor, or a tuple or list of tensors, found "
+            f"{type(results).__name__} from {in_words(core)}; return (*outputs, *new_states)"
         )
     for place, result in enumerate(results):
         if not isinstance(result, Tensor):
-            raise TypeError(f"result {place} of the core must be a tensor, found {type(result).__name__}")
-    found = len(results) - len(states)
+            raise TypeError(
+                f"flexsn: result {place} of the core must be a tensor, found {type(result).__name__} from "
+                f"{in_words(core)}; return (*outputs, *new_states), all of them tensors"
+            )
+    found = len(results) - num_states
     if found < 0 or (num_outputs is not None and found != num_outputs):
-        expected = (
-            f"{len(states)} states"
-            if num_outputs is None
-            else (f"{num_outputs} outputs and {len(states)} states")
+        outputs = "" if num_outputs is None else f"{num_outputs} outputs and "
+        raise ValueError(
+            f"flexsn: the core must return {outputs}{num_states} states, found {len(results)} values from "
+            f"{in_words(core)}; return (*outputs, *new_states), or change the counts"
         )
-        raise ValueError(f"the core must return {expected}, found {len(results)} values")
     return tuple(results[:found]), list(results[found:])
+
+
+def in_words(core: Callable[..., Any]) -> str:
+    """What a core is called, and the line where it starts."""
+    source = source_of(core)
+    return describe(core) if source is None else f"{describe(core)} ({source[0]}:{source[1]})"
 
 
 def run_steps(

@@ -43,9 +43,9 @@ def export(
     if kind is not None and format != "cuda":
         raise ValueError(f"{asker}: kind is for the format cuda, which is one kernel; leave it out")
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
-    examples, _, _, _ = _example_arguments(subject, 1, shape, dtype, None, None, (1, (8,)), asker)
+    examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
     traced = _traced(subject, examples, None, shape is not None, asker)
-    sequences = subject.module is not None and subject.module.store_state_seqs
+    sequences = subject.keeps_sequences
     text = _head(traced, _COMMENT[format]) + ops.export(traced.text, format, kind or "", sequences)
     if path is not None:
         pathlib.Path(path).write_text(text, encoding="utf-8")

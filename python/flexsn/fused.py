@@ -19,6 +19,7 @@ from ._library import ops
 from ._reach import Reach, changed_values, describe, follow
 from ._torch import constant_result, modes_off, size_hint
 from ._trace import Like, Trace, TraceError, run_program, trace
+from ._triton import TRITON_OPERATORS, Operators
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
@@ -28,11 +29,12 @@ _MOST_TRACES = 1024
 #: shapes at which a core that reads its shape was found to compute the same
 _shapes_tried: set[Hashable] = set()
 
-_inference = ops.inference.default
-_inference_final_state = ops.inference_final_state.default
-_training = ops.training.default
-_training_final_state = ops.training_final_state.default
-_TRAINING = (_training, _training_final_state)
+_OPERATORS = Operators(
+    inference=ops.inference.default,
+    inference_final_state=ops.inference_final_state.default,
+    training=ops.training.default,
+    training_final_state=ops.training_final_state.default,
+)
 
 
 #: Fused objects by number, which is how code under a compiler names them
@@ -101,6 +103,9 @@ class _Held(NamedTuple):
 class Fused:
     """One core with its counts. It holds nothing of this process that could not be made again."""
 
+    triton = False
+    _operators = _OPERATORS
+
     def __init__(
         self,
         core: Callable[..., Any],
@@ -108,23 +113,28 @@ class Fused:
         num_states: int,
         num_outputs: int | None,
         requires_grad: Sequence[bool] | None = None,
+        triton: bool = False,
     ) -> None:
+        """triton: sequences are run by the kernels of exported Triton modules."""
         self.core = core
         self.num_inputs = num_inputs
         self.num_states = num_states
         self.num_outputs = num_outputs
         self.requires_grad = None if requires_grad is None else tuple(requires_grad)
+        self.triton = triton
         self._forget()
 
     def _forget(self) -> None:
         self._held: _Held | None = None
         self._compiled_for: Reach | None = None
         self._retraced = 0
+        if self.triton:
+            self._operators = TRITON_OPERATORS
         self._number = next(_numbers)
         numbered[self._number] = self
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("core", "num_inputs", "num_states", "num_outputs", "requires_grad")
+        kept = ("core", "num_inputs", "num_states", "num_outputs", "requires_grad", "triton")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -268,7 +278,16 @@ class Fused:
             )
         for tensor in (*inputs, *(states or ())):
             if tensor.device != device:
-                raise RuntimeError(f"flexsn: tensors are on several devices: {device} and {tensor.device}")
+                raise RuntimeError(
+                    f"flexsn: tensors are on several devices: {device} and {tensor.device}; move inputs, "
+                    "states and the module to one"
+                )
+            if tensor.layout != torch.strided or tensor.is_quantized:
+                found = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+                raise TypeError(
+                    f"flexsn: inputs and states must be dense tensors, found a {found} one; use "
+                    f"{'.dequantize()' if tensor.is_quantized else '.to_dense()'}"
+                )
         for place, tensor in enumerate(inputs):
             if tensor.shape != shape:
                 raise ValueError(
@@ -303,19 +322,20 @@ class Fused:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
         found, states, params = self.ready(inputs, states, static)
-        if torch.is_grad_enabled() and _any_requires_grad(inputs, states, params):
-            if found.trainable:
-                op = _training if sequences else _training_final_state
-            else:
-                self._no_gradient(found)
-                op = _inference if sequences else _inference_final_state
+        operators = self._operators
+        trained = torch.is_grad_enabled() and _any_requires_grad(inputs, states, params)
+        if trained and not found.trainable:
+            self._no_gradient(found)
+            trained = False
+        if trained:
+            op = operators.training if sequences else operators.training_final_state
         else:
-            op = _inference if sequences else _inference_final_state
-        if op in _TRAINING and torch.compiler.is_exporting():
+            op = operators.inference if sequences else operators.inference_final_state
+        if trained and not self.triton and torch.compiler.is_exporting():
             # An exported graph may run where others require gradients; it must save what it was traced with.
             wanted = self._wanted(found.text, inputs, states, params)
             results = op(found.text, inputs, states, params, wanted)
-        elif op in _TRAINING and found.reaches is not None:
+        elif trained and found.reaches is not None:
             results = self._partly_connected(op, found, inputs, states, params)
         else:
             results = op(found.text, inputs, states, params)

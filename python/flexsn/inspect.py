@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._compare import Comparison, compare
 from ._library import ops
-from ._reach import describe
-from ._trace import run_program
-from .fused import Fused
-from .neuron import FlexSN, FlexSNKernel
+from ._subject import Parameter, Subject, Traced, subject_of
 
 STAGES = ("ir", "joint", "forward", "backward", "expanded", "plan", "llvm", "asm", "torch")
 KINDS = ("inference", "inference_final_state", "forward", "backward")
@@ -27,187 +23,12 @@ DTYPES = {
 }  # fmt: skip
 
 
-# ---- what is looked at -------------------------------------------------------------------------------------
-
-
-@dataclass
-class Subject:
-    """A core with its counts, as a module, a kernel or a caller brings them."""
-
-    core: Callable[..., Any]
-    num_inputs: int
-    num_states: int
-    static: tuple[Any, ...]
-    names: list[str]
-    """Of inputs, states and static inputs."""
-    module: FlexSN | None = None
-
-    @property
-    def name(self) -> str:
-        return describe(self.core)
-
-    def fused(self) -> Fused:
-        return Fused(self.core, self.num_inputs, self.num_states, None)
-
-
-def subject_of(
-    neuron: Any, num_inputs: int | None, num_states: int | None, params: Sequence[Any], asker: str
-) -> Subject:
-    """Reads a FlexSN, a FlexSNKernel or any callable."""
-    if isinstance(neuron, (FlexSN, FlexSNKernel)):
-        own = neuron if isinstance(neuron, FlexSN) else neuron.info
-        if num_inputs is not None or num_states is not None or len(params):
-            raise ValueError(
-                f"{asker}: a {type(neuron).__name__} has its own counts and static inputs; leave out "
-                "num_inputs, num_states and params"
-            )
-        static = neuron.static_inputs if isinstance(neuron, FlexSN) else ()
-        module = neuron if isinstance(neuron, FlexSN) else None
-        core, num_inputs, num_states = neuron.core, own.num_inputs, own.num_states
-    else:
-        if not callable(neuron):
-            raise TypeError(
-                f"{asker} takes a core, a FlexSN or a FlexSNKernel, found {type(neuron).__name__}"
-            )
-        _refuse_network(neuron, asker)
-        core, static, module = neuron, tuple(params), None
-    if num_states is None:
-        raise TypeError(
-            f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
-            "arguments and three results there may be one, two or three states; say for example num_states=1"
-        )
-    names, required = _argument_names(core)
-    if num_inputs is None:
-        num_inputs = required - num_states - len(static)
-        if num_inputs < 1:
-            raise ValueError(
-                f"{asker}: {describe(core)} shows {required} arguments, which must be its inputs (at least "
-                f"one), {num_states} states and {len(static)} params; give num_inputs if it takes more than "
-                "it shows"
-            )
-    total = num_inputs + num_states + len(static)
-    if len(names) < total:
-        names = [f"input{i}" for i in range(num_inputs)]
-        names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
-    return Subject(core, num_inputs, num_states, static, names[:total], module)
-
-
-def _refuse_network(neuron: Any, asker: str) -> None:
-    if isinstance(neuron, nn.Module):
-        inside = [name for name, part in neuron.named_modules() if isinstance(part, FlexSN)]
-        if inside:
-            raise ValueError(
-                f"{asker}: {type(neuron).__name__} is a network with neurons in it; give one of them: "
-                + ", ".join(f'get_submodule("{name}")' for name in inside[:4])
-                + (" ..." if len(inside) > 4 else "")
-            )
-
-
-def _argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
-    """The names of a core's arguments, and how many of them must be given."""
-    try:
-        signature = inspect.signature(core.forward if isinstance(core, nn.Module) else core)
-    except (TypeError, ValueError):
-        return [], 0
-    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind in by_place]
-    return [p.name for p in named], sum(p.default is p.empty for p in named)
-
-
 def dtype_named(dtype: torch.dtype | str, asker: str) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:
         raise ValueError(f"{asker}: dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
     return DTYPES[dtype]
-
-
-@dataclass
-class Parameter:
-    """A parameter of the kernel."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    source: str
-    """The tensor it is, or how it is made from such."""
-    gradient: bool
-    """Is its gradient wanted?"""
-
-
-class Traced:
-    """A subject, traced for one kind of arguments, with names for people.
-
-    captured, sources: the tensors that parameters are made from, and where the core finds them. values,
-    parameters: the tensors that the kernel gets, and what is known of them. outside: how those are made.
-    """
-
-    def __init__(self, subject: Subject, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> None:
-        fused = subject.fused()
-        self.subject = subject
-        self.trace = fused.trace_of(list(inputs), states, subject.static)
-        self.sources = [place.path for place in fused.reach.tensors]
-        tensors = [place.get() for place in fused.reach.tensors]
-        first_static = subject.num_inputs + subject.num_states
-        for value, name in zip(subject.static, subject.names[first_static:]):
-            if isinstance(value, Tensor):
-                self.sources.append(f"argument {name}")
-                tensors.append(value)
-        self.sources = [self.sources[i] for i in self.trace.captured]
-        self.captured = [tensors[i] for i in self.trace.captured]
-        self.parameters, self.outside = self._parameters()
-        names = [*subject.names[:first_static], *(parameter.name for parameter in self.parameters)]
-        outputs = [f"output{i}" for i in range(self.trace.num_outputs)]
-        self.text: str = ops.named(self.trace.text, subject.name, names, outputs)
-        self.names = names
-        self.result_names = [*outputs, *subject.names[subject.num_inputs : first_static]]
-
-    def _parameters(self) -> tuple[list[Parameter], list[str]]:
-        """The parameters of the kernel, and the lines of torch code that make some of them."""
-        program, captured = self.trace.prepare, self.captured
-        if program is None:
-            self.values, places, words, lines = captured, range(len(captured)), self.sources, []
-        else:
-            self.values, places = run_program(program, captured), program.results
-            words, lines = _program_lines(program, self.sources)
-        parameters = []
-        taken = set(self.subject.names[: self.subject.num_inputs + self.subject.num_states])
-        for k, (tensor, place) in enumerate(zip(self.values, places)):
-            name = _short_name(words[place]) if place < len(captured) else None
-            if name is None or name in taken:
-                name = f"param{k}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            gradient = tensor.requires_grad and k not in self.trace.detached
-            parameters.append(Parameter(name, tensor.dtype, tuple(tensor.shape), words[place], gradient))
-        return parameters, lines
-
-
-def _short_name(source: str) -> str | None:
-    """ "w" of "global w of f" or "self.w"; None where that is no name."""
-    word = re.sub(r"^(?:global|closure|default|argument) (\S+).*|^(?:self|module)\.", r"\1", source)
-    return word if re.fullmatch(r"[A-Za-z_][\w.]*", word, re.ASCII) else None
-
-
-def _program_lines(program: Any, sources: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What each value of a parameter program is, and the program as lines of text."""
-    words, lines = list(sources), []
-
-    def argument(place: int, other: Any) -> str:
-        """A value that was named before, a list of arguments, or a constant."""
-        if place >= 0:
-            return words[place]
-        return f"[{', '.join(argument(*each) for each in other)}]" if place == -2 else str(other)
-
-    for step in program.steps:
-        parts = [argument(*each) for each in step.arguments]
-        parts += [f"{name}={argument(*each)}" for name, each in step.keywords]
-        name = f"value{len(lines)}"
-        function = step.function.rpartition("::")[2] or "tensor"
-        lines.append(f"{name} = {function}({', '.join(parts)})")
-        words.append(name)
-    return words, lines
 
 
 def _example_arguments(
@@ -224,11 +45,12 @@ def _example_arguments(
     if inputs is not None:
         if T is not None or shape is not None or dtype is not None:
             raise ValueError(f"{asker}: inputs have T, shape and dtype in them; leave those out")
-        inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        inputs = subject.completed([inputs] if isinstance(inputs, Tensor) else inputs)
         if len(inputs) != subject.num_inputs:
             raise ValueError(f"{asker}: expected {subject.num_inputs} inputs, found {len(inputs)}")
         return inputs, None if states is None else list(states), inputs[0].shape[0], True
-    T = usual[0] if T is None else T
+    if T is None:
+        T = usual[0] if subject.steps is None else subject.steps
     shape = usual[1] if shape is None else tuple(shape)
     if T < 0 or any(size < 0 for size in shape):
         raise ValueError(f"{asker}: T and shape must not be negative, found T={T} and shape={tuple(shape)}")
@@ -241,9 +63,9 @@ def _traced(
     subject: Subject, inputs: list[Tensor], states: list[Tensor] | None, chosen: bool, asker: str
 ) -> Traced:
     try:
-        return Traced(subject, inputs, states)
+        return subject.traced(inputs, states)
     except (RuntimeError, ValueError) as error:
-        if chosen or not re.search("shape|size|broadcast", str(error)):
+        if chosen or not re.search("shape|size|broadcast|channels", str(error)):
             raise
         raise ValueError(
             f"{asker}: {error}; shape= was not given, so steps of shape {tuple(inputs[0].shape[1:])} were "
@@ -295,20 +117,21 @@ def explain(
 ) -> Explanation:
     """Says what a call of a neuron does: operators, launches, bytes, copies, what is saved and recomputed.
 
-    neuron: a FlexSN, a FlexSNKernel, or a core with `num_states` (and `params`, what it takes after the
-    states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32; or `inputs`, example
-    sequences, of which it then says which are copied. states: initial ones; None: zeros, which are not read.
+    neuron: a FlexSN, a FlexSNKernel, a neuron of the library, or a core with `num_states` (and `params`, what
+    it takes after the states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32; or
+    `inputs`, example sequences, of which it then says which are copied. states: initial ones; None: those it
+    starts from, which are not read.
     """
     asker = "flexsn.explain"
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (16, (1 << 20,))
     examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
     step = tuple(examples[0].shape[1:])
-    if states is None and subject.module is not None and subject.module.states is not None:
-        held = list(subject.module.states)
-        states = held if all(state.shape == step for state in held) else None
+    held = subject.held_states()
+    if states is None and held is not None and all(state.shape == step for state in held):
+        states = held
     traced = _traced(subject, examples, states, given or shape is not None, asker)
-    sequences = subject.module is not None and subject.module.store_state_seqs
+    sequences = subject.keeps_sequences
     wanted = [i for i, x in enumerate(examples) if not given or x.requires_grad]
     first = subject.num_inputs + subject.num_states
     wanted += [first + k for k, parameter in enumerate(traced.parameters) if parameter.gradient]
@@ -353,7 +176,7 @@ def _bytes(tensor: Tensor) -> str:
 
 def _in_pytorch(found: Explanation, subject: Subject, given: bool) -> str:
     lines = ["in PyTorch"]
-    if subject.module is not None and subject.module.backend == "torch":
+    if subject.runs_steps:
         lines.append('  it has backend "torch", which calls the core step by step; "fused" would run')
     lines.append(f"  without gradients: {', '.join(found.operators['inference'])}")
     if "training" not in found.operators:
@@ -411,9 +234,14 @@ def show(
             f"{asker}: kind chooses a kernel, for plan, llvm and asm; it means nothing for {what!r}"
         )
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
-    examples, _, _, _ = _example_arguments(subject, 1, shape, dtype, None, None, (1, (8,)), asker)
+    examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
     traced = _traced(subject, examples, None, shape is not None, asker)
     if what == "torch":
+        if not traced.trace.listing:
+            raise ValueError(
+                f"{asker}: {subject.name} is a neuron of the library, whose step is not traced from torch; "
+                "'ir' is its first stage"
+            )
         return _listing_in_words(traced.trace.listing)
     if what in ("llvm", "asm") or (what == "plan" and not traced.trace.trainable):
         kind = kind or "inference_final_state"
@@ -495,7 +323,10 @@ def check(
     if states is None:
         step = examples[0].shape[1:]
         states = [_random(step, dtype, generator) for dtype in traced.trace.state_dtypes]
-    checks = compare(traced, examples, states, generator)
+    beside = subject.comparable()
+    if beside is not subject:
+        examples = beside.completed(examples)
+    checks = compare(beside.traced(examples, states), examples, states, generator)
     for what, passed, detail in zip(*ops.check(traced.text, seed)):
         checks.append(Comparison(what, passed, detail))
     passed = all(each.passed for each in checks)

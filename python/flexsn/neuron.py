@@ -13,12 +13,16 @@ from ._checks import Counts, check_requires_grad, check_scan, check_step_shape, 
 from ._lowering import run_scan
 from ._reach import describe
 from ._scan_operator import Call
+from ._triton import require_triton
 from .base import MemoryModule, States
 from .eager import Carried, Visit, call_core, run_steps, sequence_length, watched
 from .fused import Fused
 
+#: all mean the same
 FUSED_BACKENDS = ("fused", "triton", "inductor")
-BACKENDS = (*FUSED_BACKENDS, "torch", "hop")
+#: what runs a sequence as one kernel
+KERNEL_BACKENDS = (*FUSED_BACKENDS, "triton_export")
+BACKENDS = (*KERNEL_BACKENDS, "torch", "hop")
 
 
 def zero_states(num_states: int, step_mode: str, *inputs: Tensor) -> list[Tensor]:
@@ -54,8 +58,11 @@ class FlexSN(MemoryModule):
         tensors of a call ask for, with every backend.
     step_mode: "m" or "s". A single step calls the core itself, whatever the backend.
     backend: "fused" ("triton" and "inductor" mean the same) runs a sequence as one kernel on whatever device
-        the tensors are; what cannot be fused is an error. "torch" calls the core step by step; so does "hop",
-        where torch.compile sees a call that keeps all states as one operator with the step as its body.
+        the tensors are; what cannot be fused is an error. "triton_export" gives the same results by the
+        kernels of the Triton module that `flexsn.export` writes, on any GPU that Triton serves (a gradient
+        that does not arrive at an output counts as zeros there). "torch" calls the core step by step; so
+        does "hop", where torch.compile sees a call that keeps all states as one operator with the step as its
+        body.
     store_state_seqs: keep all states of the last call in `state_seqs`, a list of [T, ...].
     example_outputs: tensors of one step; what an empty sequence gives has their shapes and types.
     static_inputs: passed to the core after the states, the same at every step. Parameters and tensors become
@@ -79,6 +86,11 @@ class FlexSN(MemoryModule):
         static_inputs: Sequence[Any] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(static_inputs, Sequence):
+            raise TypeError(
+                "FlexSN: static_inputs must be a list of tensors and numbers, found "
+                f"{type(static_inputs).__name__}"
+            )
         static_inputs = tuple(static_inputs)
         counts = Counts.of(
             "FlexSN", core, num_inputs, num_states, num_outputs, example_inputs, len(static_inputs)
@@ -95,7 +107,7 @@ class FlexSN(MemoryModule):
         templates = output_templates(example_outputs, counts.outputs)
         if templates is not None and counts.outputs is None:
             counts = counts._replace(outputs=len(templates))
-        if backend in FUSED_BACKENDS:
+        if backend in KERNEL_BACKENDS:
             counts = check_scan("FlexSN", core, counts, example_inputs, static_inputs, example_outputs)
         check_requires_grad("FlexSN", requires_grad, counts)
 
@@ -128,15 +140,20 @@ class FlexSN(MemoryModule):
     @backend.setter
     def backend(self, value: str) -> None:
         self._require_backend(value)
+        exported = value == "triton_export"
+        if exported:
+            require_triton()
+        if exported is not (self._backend == "triton_export"):
+            self._fused = None
         self._backend = value
-        self._eager = value not in FUSED_BACKENDS
+        self._eager = value not in KERNEL_BACKENDS
         if not self._eager and self._fused is None:
             self._fused = self._make_fused()
 
     def _require_backend(self, backend: str) -> None:
         if backend not in BACKENDS:
             raise NotImplementedError(f"FlexSN: backend must be one of {BACKENDS}, found {backend!r}")
-        if backend in FUSED_BACKENDS and self._step_mode == "s":
+        if backend in KERNEL_BACKENDS and self._step_mode == "s":
             raise RuntimeError(
                 f'FlexSN: backend {backend!r} runs whole sequences, step_mode="m"; with step_mode="s" use '
                 'backend="torch"'
@@ -185,7 +202,10 @@ class FlexSN(MemoryModule):
         )
 
     def _make_fused(self) -> Fused:
-        return Fused(self.core, self.num_inputs, self.num_states, self.num_outputs)
+        counts = self.num_inputs, self.num_states, self.num_outputs
+        if self._backend == "triton_export":
+            return Fused(self.core, *counts, triton=True)
+        return Fused(self.core, *counts)
 
     # ---- running ------------------------------------------------------------------------------------------
 
@@ -205,7 +225,7 @@ class FlexSN(MemoryModule):
             # The common call, with nothing around the kernel that it can do without.
             if states is None:
                 if self.init_states is not zero_states:
-                    states = list(self.init_states(self.num_states, "m", *inputs))
+                    states = self._initial_states("m", inputs)
                     self._check_states(states)
             else:
                 if self._assigned:
@@ -255,6 +275,10 @@ class FlexSN(MemoryModule):
         """
         if kwargs:
             raise TypeError(f"FlexSN: the core takes no keywords, found {sorted(kwargs)}")
+        for name, values in (("inputs", inputs), ("states", states)):
+            if not isinstance(values, (tuple, list)):
+                found = type(values).__name__
+                raise TypeError(f"FlexSN: {name} of functional_forward must be a tuple, found {found}")
         if len(states) not in (1, 2):
             raise ValueError(
                 "FlexSN: functional_forward takes one state, the list of states in a tuple, found "
@@ -274,7 +298,7 @@ class FlexSN(MemoryModule):
         """Outputs, last states and, if stored, state sequences of a multi-step call."""
         if states is None:
             if self._eager or length == 0 or self.init_states is not zero_states:
-                states = list(self.init_states(self.num_states, "m", *inputs))
+                states = self._initial_states("m", inputs)
         if states is not None:
             self._check_states(states)
         if length == 0:
@@ -308,13 +332,22 @@ class FlexSN(MemoryModule):
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         if states is None:
-            states = list(self.init_states(self.num_states, "s", *inputs))
+            states = self._initial_states("s", inputs)
         self._check_states(states)
         static = self.static_inputs if self._static_places else ()
         outputs, new_states = call_core(self.core, inputs, states, static, self.num_outputs)
         if self.num_outputs is None or self.num_inputs is None:
             self._note_counts(len(inputs), len(outputs))
         return outputs, new_states
+
+    def _initial_states(self, step_mode: str, inputs: Sequence[Tensor]) -> list[Tensor]:
+        states = self.init_states(self.num_states, step_mode, *inputs)
+        if states is None or isinstance(states, Tensor):
+            raise TypeError(
+                f"FlexSN: init_states must return a list of {self.num_states} tensors, found "
+                f"{type(states).__name__}"
+            )
+        return list(states)
 
     def _note_counts(self, inputs: int, outputs: int) -> None:
         # A compiled call must leave alone what it was compiled for, or the next one compiles again.
@@ -337,7 +370,9 @@ class FlexSN(MemoryModule):
 
     def _check_step(self, inputs: Sequence[Any]) -> None:
         if self.num_inputs is not None and len(inputs) != self.num_inputs:
-            raise ValueError(f"FlexSN: expected {self.num_inputs} inputs, found {len(inputs)}")
+            raise ValueError(
+                f"FlexSN: expected {self.num_inputs} inputs, found {len(inputs)}; give one step of each input"
+            )
         for place, value in enumerate(inputs):
             if not isinstance(value, Tensor):
                 raise TypeError(f"FlexSN: input {place} must be a tensor, found {type(value).__name__}")
@@ -496,7 +531,12 @@ class FlexSNKernel:
 
         None stands for no gradient, arriving or resulting.
         """
-        arriving = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
+        if len(results) != len(grads):
+            raise ValueError(
+                f"FlexSNKernel: f_bwd takes a gradient, or None, for each of {len(results)} results, found "
+                f"{len(grads)}"
+            )
+        arriving = [(result, grad) for result, grad in zip(results, grads) if grad is not None]
         if not arriving:
             return tuple([None] * len(arguments))
         results, grads = zip(*arriving)

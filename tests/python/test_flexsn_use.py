@@ -166,7 +166,7 @@ def test_extra_repr_names_core_counts_step_mode_and_backend(core, name):
 
 def test_supported_backends_follow_the_step_mode():
     module = FlexSN(lif, 1, 1, 1)
-    assert module.supported_backends == ("fused", "triton", "inductor", "torch", "hop")
+    assert module.supported_backends == ("fused", "triton", "inductor", "triton_export", "torch", "hop")
     module.step_mode = "s"
     assert module.supported_backends == ("torch", "hop")
 

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flexsn
+from flexsn import neurons
+from flexsn.__main__ import main
 from flexsn.fused import Fused
+from flexsn.neurons import by_name
 
 
 class Spike(torch.autograd.Function):
@@ -278,6 +281,109 @@ def test_check_of_a_kernel_object_and_of_no_elements() -> None:
     assert report.checks[0].detail == "there are no elements"
 
 
+# ---- neurons of the library
+
+
+@pytest.mark.parametrize("name", by_name.names())
+def test_neurons_of_the_library_are_shown_explained_and_checked(name: str) -> None:
+    neuron = neurons.named(name, step_mode="m")
+    assert flexsn.show(neuron).startswith(f"neuron {name} {{\n  input x : f32\n")
+    found = flexsn.explain(neuron, shape=(2, 3), dtype="f64")
+    assert found.neuron == name and found.operators["training"][1] == "flexsn::backward"
+    report = flexsn.check(neuron, shape=(2, 3))
+    assert report.passed, report.text
+    assert report.checks[0].what == "the kernel gives what the eager loop gives"
+
+
+def test_a_neuron_of_the_library_is_shown_as_it_is_in_cpp() -> None:
+    neuron = neurons.ParametricLIFNode(v_reset=None)
+    assert "%h = add %v" in flexsn.show(neuron) and "next v = " in flexsn.show(neuron)
+    assert "sigmoid %w : f32  # once a call" in flexsn.show(neuron)
+    assert "grad of w = " in flexsn.show(neuron, "joint")
+    assert flexsn.show(neuron, "plan", kind="backward").startswith("plan backward of plif")
+    with pytest.raises(ValueError, match="plif is a neuron of the library, whose step is not traced from"):
+        flexsn.show(neuron, "torch")
+
+
+def test_parameters_of_a_neuron_of_the_library_are_named_with_their_shapes() -> None:
+    tau = nn.Parameter(torch.full((3, 1), 2.0))
+    neuron = neurons.LIFNode(tau, step_mode="m", store_v_seq=True, backend="torch")
+    found = flexsn.explain(neuron, T=4, shape=(2, 3, 5))
+    assert [(p.name, p.shape, p.source, p.gradient) for p in found.parameters] == [
+        ("tau", (3, 1), "module.tau", True)
+    ]
+    assert found.operators["inference"] == ("flexsn::inference",)
+    assert 'backend "torch", which calls the core step by step' in found.text
+    text = r"shape= was not given, so steps of shape \(1048576,\) were tried"
+    with pytest.raises(ValueError, match=text):
+        flexsn.explain(neurons.GatedLIFNode(4, inplane=3))
+    with pytest.raises(ValueError, match=text):
+        flexsn.explain(neurons.ActivationAwareIFNode(torch.ones(5)))
+
+
+def test_explain_takes_the_states_that_a_neuron_of_the_library_holds() -> None:
+    neuron = neurons.LIFNode(step_mode="m")
+    assert "states start at their initial values" in flexsn.explain(neuron, T=2, shape=(3,)).text
+    neuron(torch.ones(2, 3))
+    assert "states start at their initial values" not in flexsn.explain(neuron, T=2, shape=(3,)).text
+
+
+def test_a_parameter_for_each_step_fixes_the_number_of_steps() -> None:
+    neuron = neurons.GatedLIFNode(5)
+    found = flexsn.explain(neuron, shape=(3,))
+    assert found.T == 5 and "param 'conduct' of shape [5]" in found.text
+    report = flexsn.check(neuron, inputs=torch.randn(5, 3))
+    assert report.passed and "x, conduct, v, spiked, module.alpha" in report.checks[2].detail
+    with pytest.raises(ValueError, match="GatedLIFNode: T is 5, found a sequence of 7 steps"):
+        flexsn.explain(neuron, T=7)
+
+
+@pytest.mark.parametrize("name", ["lif", "gated_lif", "alif"])
+def test_a_neuron_of_the_library_with_a_surrogate_of_one_s_own_is_traced(name: str) -> None:
+    neuron = neurons.named(name, step_mode="m")
+    neuron.surrogate_function = Spike.apply
+    assert flexsn.check(neuron, shape=(2, 3)).passed
+    assert flexsn.check(neuron, inputs=torch.randn(4, 3)).passed
+    assert "ge.Scalar(%" in flexsn.show(neuron, "torch")
+    assert flexsn.show(neuron).startswith(f"neuron {name} {{")
+
+
+def test_the_command_line_takes_neurons_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["show", "lif:tau=3,v_reset=none"])
+    assert capsys.readouterr().out == flexsn.show(neurons.LIFNode(3.0, v_reset=None))
+    main(["explain", "plif", "--T", "4", "--shape", "8"])
+    assert "w: float32 [], from module.w, with its gradient" in capsys.readouterr().out
+    assert main(["check", "gated_lif:T=3", "--shape", "2"]) == 0
+    assert capsys.readouterr().out.startswith("gated_lif, T = 3, steps of shape [2], seed 0\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["show", "lfi"], "found 'lfi', which is no neuron of the library either (did you mean 'lif'?)"),
+        (["show", "lif:taus=3"], "neuron 'lif': there is no option 'taus' (did you mean 'tau'?)"),
+        (["check", "lif", "--states", "1"], "lif is a LIFNode, which has its own counts; leave out --states"),
+        (["show", "lif", "--stage", "torch"], "lif is a neuron of the library, whose step is not traced"),
+    ],
+)
+def test_wrong_names_of_the_library_have_status_2(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2 and text in capsys.readouterr().err
+
+
+def test_check_finds_what_is_wrong_with_a_neuron_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong_kernel(monkeypatch, lambda inputs, outputs, states: ([1 - o for o in outputs], states))
+    report = flexsn.check(neurons.GatedLIFNode(3), shape=(2,))
+    assert not report.passed
+    assert "output0 at step 0, element [0] is" in report.checks[0].detail
+    assert "from the threshold" in report.checks[0].detail
+    report = flexsn.check(neurons.LIFNode(), shape=(2,))
+    assert "s at step 0, element [0] is" in report.checks[0].detail
+
+
 # ---- errors
 
 
@@ -292,9 +398,13 @@ def test_what_cannot_be_looked_at_is_an_error(ask) -> None:
         ask(plain, num_states=3)
     with pytest.raises(ValueError, match="a FlexSN has its own counts and static inputs; leave out"):
         ask(flexsn.FlexSN(plain, num_states=1), num_states=1)
-    network = nn.Sequential(nn.Linear(2, 2), flexsn.FlexSN(plain, num_states=1))
-    with pytest.raises(ValueError, match=r'Sequential is a network with neurons in it.*get_submodule\("1"\)'):
-        ask(network, num_states=1)
+    with pytest.raises(ValueError, match="a LIFNode has its own counts and static inputs; leave out"):
+        ask(neurons.LIFNode(), num_states=1)
+    for neuron in (flexsn.FlexSN(plain, num_states=1), neurons.LIFNode()):
+        network = nn.Sequential(nn.Linear(2, 2), neuron)
+        text = r'Sequential is a network with neurons in it.*get_submodule\("1"\)'
+        with pytest.raises(ValueError, match=text):
+            ask(network, num_states=1)
     with pytest.raises(ValueError, match=f"{name}: dtype must be one of f16, .*found 'f31'"):
         ask(plain, num_states=1, dtype="f31")
     with pytest.raises(ValueError, match="T and shape must not be negative"):

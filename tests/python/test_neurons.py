@@ -12,6 +12,7 @@ import torch
 from neuron_equations import CASES, SHAPE, STEPS, Case, input_of, run_equation, sigmoid, spike
 from torch import Tensor, nn
 
+import flexsn
 from flexsn import functional, neurons, surrogate
 from flexsn._library import ops
 
@@ -723,3 +724,23 @@ def test_functions_of_the_package_find_them():
     assert (net[1].step_mode, net[1].backend) == ("m", "torch")
     assert net(torch.randn(*SHAPE[:2], 3)).shape == (*SHAPE[:2], 3)
     assert STEPS > 1
+
+
+@pytest.mark.parametrize("act", [torch.relu, nn.functional.relu, nn.ReLU(), "relu"])
+def test_an_activation_that_kernels_have_is_part_of_them(act):
+    neuron = neurons.LIAFNode(act, True, step_mode="m")
+    assert neuron.act == "relu" and neuron.act_function is None
+    assert " = relu %" in flexsn.show(neuron)
+
+
+def test_another_activation_is_called_once_on_the_sequence():
+    seen = []
+
+    def act(x: Tensor) -> Tensor:
+        seen.append(tuple(x.shape))
+        return x * 2
+
+    neuron = neurons.LIAFNode(act, False, step_mode="m")
+    plain = neurons.LIAFNode("none", False, step_mode="m")
+    x = torch.randn(4, 3)
+    assert torch.equal(neuron(x), 2 * plain(x)) and seen == [(4, 3)]

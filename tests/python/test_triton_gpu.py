@@ -20,8 +20,12 @@ from triton_modules import (
     neuron_of,
     ops,
     random_tensor,
+    same_bits,
     texts_of,
 )
+
+from cores import square, two_in_three_states, with_params
+from flexsn import FlexSN
 
 #: of 200: the whole of them is minutes of compiling
 RANDOM_GRAPHS = int(os.environ.get("FLEXSN_GPU_GRAPHS", "40"))
@@ -138,3 +142,56 @@ def test_the_seeds_kernels_run(tmp_path, monkeypatch) -> None:
         made_kernels["backward"], training, *grads, *saved, input_templates=[x], state_templates=[v]
     )
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, [xs, vs], grads))
+
+
+# ---- backend "triton_export" -------------------------------------------------------------------------------
+
+
+def results_of(module: FlexSN, device: str, params: list[torch.Tensor], *shape: int) -> list[torch.Tensor]:
+    """Outputs, states and all gradients of two calls."""
+    generator = torch.Generator().manual_seed(2)
+    inputs = [torch.randn(shape, generator=generator) for _ in range(module.num_inputs)]
+    inputs = [tensor.to(device).requires_grad_() for tensor in inputs]
+    outputs = [module(*inputs), module(*inputs)]
+    outputs = [y for each in outputs for y in (each if isinstance(each, list) else [each])]
+    results = [*outputs, *module.states, *(module.state_seqs or [])]
+    grads = [torch.randn(r.shape, generator=generator).to(device) for r in results]
+    return [*results, *torch.autograd.grad(results, [*inputs, *params], grads)]
+
+
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("backend", ["fused", "triton_export"])
+def test_the_backend_has_the_bits_of_the_cpu(backend, store) -> None:
+    options = dict(num_inputs=2, num_states=3, store_state_seqs=store)
+    expected = results_of(FlexSN(two_in_three_states, **options), "cpu", [], 19, 1031)
+    found = results_of(FlexSN(two_in_three_states, **options, backend=backend), "cuda", [], 19, 1031)
+    assert all(map(same_bits, expected, found))
+
+
+@pytest.mark.parametrize("leak", [(), (16, 1), (3, 1, 50), (3, 16, 50)])
+def test_the_backend_gives_gradients_of_parameters(leak) -> None:
+    given = [torch.rand(leak), torch.rand(())]
+    found = []
+    for device, backend in (("cpu", "fused"), ("cuda", "triton_export")):
+        params = [tensor.to(device).requires_grad_() for tensor in given]
+        module = FlexSN(with_params(*params), 1, 1, backend=backend)
+        found.append(results_of(module, device, params, 9, 3, 16, 50))
+    assert all(map(same_bits, *found))
+
+
+def test_the_backend_runs_compiled() -> None:
+    module, plain = (FlexSN(square, 1, 1, backend="triton_export") for _ in range(2))
+    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    for T in (5, 9, 30):
+        x, y = (torch.linspace(-1, 1, T * 64, device="cuda").view(T, 64).requires_grad_() for _ in range(2))
+        found, expected = compiled(x), plain(y)
+        assert same_bits(found, expected) and same_bits(module.states[0], plain.states[0])
+        found.sum().backward(), expected.sum().backward()
+        assert same_bits(x.grad, y.grad)
+        module.reset(), plain.reset()
+
+
+def test_the_backend_refuses_tensors_on_the_cpu(monkeypatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(RuntimeError, match="runs on tensors of a GPU .*, found tensors on the CPU"):
+        FlexSN(square, 1, 1, backend="triton_export")(torch.zeros(2, 3))

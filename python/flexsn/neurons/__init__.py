@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .by_name import named
 from .integrating import (
     ActivationAwareIFNode,
     HalfThresholdIFNode,
@@ -33,5 +34,5 @@ __all__ = [
     "EIFNode", "GatedLIFNode", "HalfThresholdIFNode", "HodgkinHuxleyNode", "IFNode", "ILIFNode",
     "IzhikevichNode", "KLIFNode", "LIAFNode", "LIFNode", "LibraryNeuron", "NonSpikingIFNode",
     "NonSpikingLIFNode", "OTTTLIFNode", "ParametricLIFNode", "QIFNode", "RAFNode", "SLTTLIFNode",
-    "STBIFNeuron", "STBIFNode", "SimpleIFNode", "SimpleLIFNode", "SynapticLINode",
+    "STBIFNeuron", "STBIFNode", "SimpleIFNode", "SimpleLIFNode", "SynapticLINode", "named",
 ]  # fmt: skip

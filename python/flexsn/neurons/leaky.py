@@ -123,8 +123,9 @@ class KLIFNode(LibraryNeuron):
 class LIAFNode(LibraryNeuron):
     """LIF that gives an activation of its potential; its spike only resets.
 
-    act: "relu", "sigmoid", "tanh" or "none", which are part of the kernel, or any function of a tensor that
-        works on elements one by one; it is called once, on the whole sequence.
+    act: "relu", "sigmoid", "tanh" or "none", or torch's functions and modules of those names, which are part
+        of the kernel, or any function of a tensor that works on elements one by one; it is called once, on
+        the whole sequence.
     threshold_related: whether the activation is of h - v_threshold or of h.
     """
 
@@ -148,6 +149,7 @@ class LIAFNode(LibraryNeuron):
         if not isinstance(act, str) and not callable(act):
             found = type(act).__name__
             raise TypeError(f"LIAFNode: act must be a name or a function of a tensor, found {found}")
+        act = _word_of(act)
         options = {
             "act": act if isinstance(act, str) else "none", "threshold_related": threshold_related,
             "tau": tau, "decay_input": decay_input, "v_threshold": v_threshold, "v_reset": v_reset,
@@ -158,6 +160,22 @@ class LIAFNode(LibraryNeuron):
 
     def _returned(self, outputs: list[Tensor]) -> Tensor:
         return outputs[0] if self.act_function is None else self.act_function(outputs[0])
+
+
+_ACTIVATIONS = {
+    "relu": (torch.relu, nn.functional.relu, nn.ReLU),
+    "sigmoid": (torch.sigmoid, nn.functional.sigmoid, nn.Sigmoid),
+    "tanh": (torch.tanh, nn.functional.tanh, nn.Tanh),
+    "none": (nn.Identity,),
+}
+
+
+def _word_of(act: str | Callable[[Tensor], Tensor]) -> str | Callable[[Tensor], Tensor]:
+    """The name of an activation that kernels have; any other stays what it is."""
+    for word, same in _ACTIVATIONS.items():
+        if any(act is each or type(act) is each for each in same):
+            return word
+    return act
 
 
 class ILIFNode(LibraryNeuron):

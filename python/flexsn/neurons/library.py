@@ -15,6 +15,7 @@ from .._graph import DTYPES, TYPE_NAMES, Graph, read_graph, run_graph
 from .._library import ops
 from .._torch import constant_result, modes_off
 from .._trace import Trace
+from .._triton import require_triton
 from ..base import MemoryModule
 from ..eager import Carried, Visit, run_steps, watched
 from ..fused import Fused
@@ -22,7 +23,7 @@ from ..surrogate import Surrogate, SurrogateLike
 
 #: all mean the same
 FUSED_BACKENDS = ("fused", "triton", "inductor", "cupy")
-BACKENDS = (*FUSED_BACKENDS, "torch")
+BACKENDS = (*FUSED_BACKENDS, "triton_export", "torch")
 
 #: a number of a neuron: fixed, or a tensor of any shape that broadcasts to a step's; a parameter is learned
 Number = float | Tensor
@@ -39,6 +40,7 @@ class Described(NamedTuple):
     params: tuple[str, ...]
     defaults: tuple[float, ...]
     per_step: tuple[bool, ...]
+    outputs: tuple[str, ...]
 
 
 _described: dict[tuple[str, str, tuple[str, ...], torch.dtype], Described] = {}
@@ -63,7 +65,7 @@ def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype
             output_dtypes=(dtype,) * len(outputs),
             trainable=True,
         )
-        facts = (states, initial, params, defaults, per_step)
+        facts = (states, initial, params, defaults, per_step, outputs)
         _described[key] = Described(trace, *(tuple(fact) for fact in facts))
     return _described[key]
 
@@ -96,15 +98,21 @@ class Known(Fused):
         return static[0], states or [], static[1:]
 
 
-#: by the number of states
-_known = tuple(Known(None, 1, count, None) for count in range(8))
+#: by whether exported Triton modules are to run it, then by the number of states
+_known = tuple(tuple(Known(None, 1, n, None, triton=triton) for n in range(8)) for triton in (False, True))
+
+
+def known(described: Described, triton: bool = False) -> Known:
+    """What runs such a neuron."""
+    return _known[triton][len(described.states)]
 
 
 class LibraryNeuron(MemoryModule):
     """A neuron of the library; docs/neurons.md has its equations.
 
     Its step is defined once, in C++. With backend "fused" ("triton", "inductor" and "cupy" mean the same) a
-    sequence, or a single step, is one kernel; with "torch" it runs op by op. States are memories: numbers
+    sequence, or a single step, is one kernel; with "triton_export" one of Triton's, as for `FlexSN`; with
+    "torch" it runs op by op. States are memories: numbers
     until the first call, then tensors like a step of the input, until `reset()`, which a batch of another
     shape needs before it. Options are attributes and may be assigned. With `store_v_seq` the potentials of
     all steps of the last sequence are in `v_seq`.
@@ -173,7 +181,9 @@ class LibraryNeuron(MemoryModule):
         if isinstance(value, numbers.Real):
             return f"{name}={float(value)!r}"
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() == 0:
-            found = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            found = type(value).__name__
+            if isinstance(value, Tensor):
+                found = "a tensor without entries" if value.numel() == 0 else f"a tensor of {value.dtype}"
             raise TypeError(
                 f"{type(self).__name__}: {name} must be a number or a tensor of floats, found {found}"
             )
@@ -204,8 +214,8 @@ class LibraryNeuron(MemoryModule):
         self._core = functools.partial(run_step, graphs, self.surrogate_function)
         self._fused = None
         if not isinstance(self.surrogate_function, Surrogate | None):
-            inputs = 1 + len(graph.step_params)
-            self._fused = Fused(self._core, inputs, len(graph.states), len(graph.outputs))
+            counts = 1 + len(graph.step_params), len(graph.states), len(graph.outputs)
+            self._fused = Fused(self._core, *counts, triton=self._backend == "triton_export")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "surrogate_function":
@@ -242,6 +252,19 @@ class LibraryNeuron(MemoryModule):
     @property
     def supported_backends(self) -> tuple[str, ...]:
         return BACKENDS
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    @backend.setter
+    def backend(self, value: str) -> None:
+        if value == "triton_export":
+            require_triton()
+        before = self._backend
+        MemoryModule.backend.fset(self, value)
+        if self._fused is not None and "triton_export" in (before, value):
+            self._options_changed()
 
     @property
     def store_v_seq(self) -> bool:
@@ -291,21 +314,28 @@ class LibraryNeuron(MemoryModule):
         """A parameter of the step, in a shape that broadcasts to a step's; T in front where it has steps."""
         return getattr(self, name)
 
-    def _run(self, x_seq: Tensor, store: bool) -> list[Tensor]:
-        described = describe(
-            type(self).__name__, self.name, (*self._options, *self._surrogate_text()), x_seq.dtype
-        )
+    def _described(self, dtype: torch.dtype) -> Described:
+        """What this neuron is now, for inputs of this type."""
+        return describe(type(self).__name__, self.name, (*self._options, *self._surrogate_text()), dtype)
+
+    def _prepared(self, x_seq: Tensor) -> tuple[Described, list[Tensor]]:
+        """The neuron for such a sequence, and its parameters."""
+        described = self._described(x_seq.dtype)
         params = []
         for name in described.params:
             param = self._argument(name, x_seq)
             params.append(param if param.dtype == x_seq.dtype else param.to(x_seq.dtype))
+        return described, params
+
+    def _run(self, x_seq: Tensor, store: bool) -> list[Tensor]:
+        described, params = self._prepared(x_seq)
         store_now = store and x_seq.shape[0] != 0
         if self._backend == "torch" or self._fused is not None:
             outputs, last, sequences = self._run_core(described, x_seq, params, store_now)
         else:
-            known = _known[len(described.states)]
             states = self._states(described, x_seq, False)
-            outputs, last = known([x_seq], states, (described.trace, *params), store_now)
+            kernel = known(described, self._backend == "triton_export")
+            outputs, last = kernel([x_seq], states, (described.trace, *params), store_now)
             sequences = last if store_now else None
             if store_now:
                 # The states must not keep the sequences alive, nor change with them.
@@ -324,8 +354,13 @@ class LibraryNeuron(MemoryModule):
                 return None
         states = []
         for name, value in zip(described.states, values):
-            if not isinstance(value, Tensor):
+            if isinstance(value, numbers.Number):
                 value = x_seq.new_full(x_seq.shape[1:], value)
+            elif not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{type(self).__name__}: the state {name} must be a number or a tensor, found "
+                    f"{type(value).__name__}"
+                )
             elif value.shape != x_seq.shape[1:]:
                 raise ValueError(
                     f"{type(self).__name__}: the state {name} is that of steps of shape "
@@ -343,9 +378,9 @@ class LibraryNeuron(MemoryModule):
         """With a user's surrogate, or op by op."""
         states = self._states(described, x_seq, True)
         inputs, static = [x_seq], []
-        for param, per_step in zip(params, described.per_step):
-            if per_step:
-                inputs.append(_per_step(param, x_seq))
+        for param, sliced in zip(params, described.per_step):
+            if sliced:
+                inputs.append(per_step(param, x_seq))
             else:
                 static.append(param)
         if x_seq.shape[0] == 0:
@@ -367,7 +402,7 @@ class LibraryNeuron(MemoryModule):
         return {**super().__getstate__(), "_visit": None}
 
 
-def _per_step(param: Tensor, x_seq: Tensor) -> Tensor:
+def per_step(param: Tensor, x_seq: Tensor) -> Tensor:
     """A parameter with an entry for each step as a sequence like the input."""
     if param.shape[0] != x_seq.shape[0]:
         raise ValueError(
