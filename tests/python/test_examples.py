@@ -1,0 +1,109 @@
+"""The Python examples run at small sizes and show what they say."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch.distributed as dist
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+def run(*words: str, status: int = 0, **environment: str) -> str:
+    """What a Python with these arguments prints."""
+    import flexsn
+
+    paths = [str(pathlib.Path(flexsn.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    set_here = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, **set_here, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def example(name: str, *words: str, **environment: str) -> str:
+    return run(str(EXAMPLES / name), *words, **environment)
+
+
+def from_to(printed: str) -> tuple[float, float]:
+    """The two numbers of a line "loss 0.5 -> 0.1"."""
+    found = re.search(r"^(?:loss|error) (\S+) -> ([0-9.]+)", printed, re.MULTILINE)
+    assert found, printed
+    return float(found[1]), float(found[2])
+
+
+def test_thresholds_of_channels_are_learnt() -> None:
+    sizes = ("--steps", "60", "--length", "32", "--batch", "8", "--channels", "3", "--cells", "8")
+    printed = example("channel_threshold.py", *sizes)
+    first, last = from_to(printed)
+    assert last < 0.2 * first
+    rows = [line.split() for line in printed.splitlines()[-3:]]
+    thresholds = [float(row[1]) for row in rows]
+    assert thresholds == sorted(thresholds, reverse=True) and len(set(thresholds)) == 3
+
+
+def test_a_model_of_spikingjelly_fires_the_same_with_our_neurons() -> None:
+    pytest.importorskip("spikingjelly.activation_based", reason="spikingjelly is not installed")
+    printed = example("from_spikingjelly.py", "--steps", "1", "--length", "8", "--batch", "4", "--width", "8")
+    spikes, differing = re.search(r"(\d+) spikes of \d+, (\d+) of them differ", printed).groups()
+    assert int(spikes) > 0 and int(differing) == 0
+    assert float(re.search(r"at most (\S+) of the largest", printed)[1]) < 1e-4
+
+
+def test_without_spikingjelly_its_example_says_so(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "spikingjelly").mkdir()
+    (tmp_path / "spikingjelly" / "__init__.py").write_text("raise ImportError('none here')\n")
+    import flexsn
+
+    hidden = os.pathsep.join([str(tmp_path), str(pathlib.Path(flexsn.__file__).parents[1])])
+    printed = example("from_spikingjelly.py", PYTHONPATH=hidden)
+    assert printed == "from_spikingjelly: skipped, since spikingjelly cannot be imported (none here)\n"
+
+
+def test_a_stream_is_learnt_chunk_by_chunk() -> None:
+    printed = example("truncated_bptt.py", "--steps", "60", "--batch", "8", "--hidden", "32")
+    first, last = from_to(printed)
+    without = float(re.search(r"lost after each chunk: (\S+)", printed)[1])
+    assert last < 0.5 * first and last < 0.8 * without
+    assert "a layer run whole and in chunks: same bits" in printed
+
+
+SMALL = ("--steps", "40", "--batch", "32", "--hidden", "32")
+
+
+def test_processes_agree_on_what_they_learnt() -> None:
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    script = str(EXAMPLES / "data_parallel.py")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    printed = run(*torchrun, script, *SMALL)
+    first, last = from_to(printed)
+    assert last < 0.5 * first
+    assert "processes: 2" in printed and "the same bits in every process" in printed
+
+
+def test_data_parallel_runs_in_one_process_too() -> None:
+    printed = example("data_parallel.py", *SMALL)
+    first, last = from_to(printed)
+    assert last < 0.5 * first and "processes: 1" in printed
+
+
+ALL = ("channel_threshold", "from_spikingjelly", "truncated_bptt", "data_parallel")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_steps_are_refused(name: str) -> None:
+    if name == "from_spikingjelly":
+        pytest.importorskip("spikingjelly.activation_based", reason="spikingjelly is not installed")
+    said = run(str(EXAMPLES / f"{name}.py"), "--steps", "0", status=2)
+    assert "sizes and steps must be at least 1" in said
