@@ -150,9 +150,13 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
                  param_shapes.size());
     for (std::size_t i = 0; i < param_shapes.size(); ++i)
       options.param_shapes[known.graph().arguments[known.params()[i]].name] = param_shapes[i];
-    for (std::int64_t place : wanted)
-      if (const int argument = known.arguments().at(place); known.differentiable(argument))
+    for (std::int64_t place : wanted) {
+      if (place < 0 || static_cast<std::size_t>(place) >= known.arguments().size())
+        user_error("flexsn: there is no argument ", place, " to take a gradient of; there are ",
+                   known.arguments().size());
+      if (const int argument = known.arguments()[place]; known.differentiable(argument))
         options.training.wanted.push_back(known.graph().arguments[argument].name);
+    }
 
     const Explanation found = explain(read_neuron(text), options);
     Numbers numbers;

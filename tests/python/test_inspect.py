@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import flexsn
 from flexsn import neurons
 from flexsn.__main__ import main
+from flexsn._library import ops
 from flexsn.fused import Fused
 from flexsn.neurons import by_name
 
@@ -426,3 +427,10 @@ def test_words_that_are_not_known_are_errors() -> None:
         flexsn.show(plain, "ir", kind="forward", num_states=1)
     with pytest.raises(ValueError, match="inputs have T, shape and dtype in them; leave those out"):
         flexsn.explain(plain, num_states=1, T=3, inputs=torch.ones(2, 3))
+
+
+def test_a_gradient_of_an_argument_that_is_not_there_is_an_error() -> None:
+    text = flexsn.show(plain, "ir", num_states=1)
+    for place in (-1, 7):
+        with pytest.raises(ValueError, match=f"there is no argument {place} to take a gradient of; there are"):
+            ops.explain(text, 3, [4], [], False, False, [place])
