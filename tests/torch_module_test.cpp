@@ -343,6 +343,27 @@ TEST_F(TorchModule, FunctionsReachEveryNeuronOfANetwork) {
   EXPECT_EQ(net[2]->as<FlexSN>()->backend(), "triton");
 }
 
+TEST_F(TorchModule, ContainersGiveItBackByItsClass) {
+  torch::nn::Sequential net = network();
+  EXPECT_EQ(net->ptr<nn::FlexSNImpl>(1).get(), net[1]->as<FlexSN>());
+  EXPECT_EQ(&net->at<nn::FlexSNImpl>(1), net[1]->as<FlexSN>());
+}
+
+TEST_F(TorchModule, TheLabelOfTheScanOperatorRunsStepByStep) {
+  torch::nn::Sequential net = network();
+  const Tensor expected = net->forward(x);
+  nn::reset_net(*net);
+  nn::set_backend(*net, "hop");
+  EXPECT_EQ(net[1]->as<FlexSN>()->backend(), "hop");
+  EXPECT_TRUE(torch::equal(net->forward(x), expected));
+}
+
+TEST_F(TorchModule, AKernelWithoutItsFirstTensorSaysSo) {
+  const nn::FlexSNKernel kernel(*network()[1]->as<FlexSN>());
+  EXPECT_EQ(error_of([&] { kernel(Tensors{Tensor(), x[0], x[0]}); }),
+            "the kernel: argument 0 must be a tensor, found none");
+}
+
 TEST_F(TorchModule, ABackendThatIsNotSupportedIsLeftWithAWarning) {
   struct Heard : c10::WarningHandler {
     std::string text;
@@ -351,12 +372,12 @@ TEST_F(TorchModule, ABackendThatIsNotSupportedIsLeftWithAWarning) {
   FlexSN module(alif);
   {
     const c10::WarningUtils::WarningHandlerGuard guard(&heard);
-    nn::set_backend(*module, "hop");
+    nn::set_backend(*module, "cupy");
   }
   EXPECT_EQ(
       heard.text,
       "set_backend leaves FlexSN at backend \"fused\": it supports \"fused\", \"triton\", \"inductor\", "
-      "\"torch\", not \"hop\"");
+      "\"torch\", \"hop\", not \"cupy\"");
   EXPECT_EQ(module->backend(), "fused");
 }
 
@@ -556,8 +577,9 @@ TEST_F(TorchModule, ErrorsSayWhatWasExpectedAndFound) {
             "neuron 'alif': parameter 'tau' is Int, so it cannot be learnable; give it as floats");
   EXPECT_EQ(error_of([] { FlexSN(alif, FlexSNOptions{.step_mode = "x"}); }),
             "FlexSN: step_mode must be one of \"s\", \"m\", found \"x\"");
-  EXPECT_EQ(error_of([] { FlexSN(alif, FlexSNOptions{.backend = "hop"}); }),
-            "FlexSN: backend must be one of \"fused\", \"triton\", \"inductor\", \"torch\", found \"hop\"");
+  EXPECT_EQ(error_of([] { FlexSN(alif, FlexSNOptions{.backend = "cupy"}); }),
+            "FlexSN: backend must be one of \"fused\", \"triton\", \"inductor\", \"torch\", \"hop\", found "
+            "\"cupy\"");
   FlexSN module(alif);
   EXPECT_EQ(
       error_of([&] { module(x.to(torch::kInt)); }),

@@ -109,7 +109,7 @@ const std::string& FlexSNImpl::neuron() const { return neuron_->name(); }
 ScanCounts FlexSNImpl::counts() const { return neuron_->counts(); }
 
 std::vector<std::string> FlexSNImpl::supported_backends() const {
-  return {"fused", "triton", "inductor", "torch"};
+  return {"fused", "triton", "inductor", "torch", "hop"};
 }
 
 Tensors FlexSNImpl::params() const { return core_ ? core_->values() : Tensors(); }
@@ -177,7 +177,7 @@ FlexSNImpl::Ran FlexSNImpl::run_steps(TensorList inputs, const Memory& states, b
     }
     return none;
   }
-  if (backend() == "torch") return run_one_by_one(inputs, first, store);
+  if (backend() == "torch" || backend() == "hop") return run_one_by_one(inputs, first, store);
   auto [outputs, last] = neuron_->run(inputs, first.value_or(Tensors()), params(), store);
   if (!store) return {.outputs = std::move(outputs), .states = std::move(last)};
   Ran ran = {.outputs = std::move(outputs), .states = {}, .sequences = std::move(last)};
@@ -275,7 +275,9 @@ Tensors FlexSNKernel::operator()(TensorList arguments) const {
   if (arguments.size() != counts.inputs + counts.states)
     user_error("the kernel takes ", counts.inputs, " inputs and ", counts.states, " states, expected ",
                counts.inputs + counts.states, " tensors, found ", arguments.size());
-  for (std::size_t i = 0; i < arguments.size(); ++i)
+  if (!arguments.empty() && !arguments[0].defined())
+    user_error("the kernel: argument 0 must be a tensor, found none");
+  for (std::size_t i = 1; i < arguments.size(); ++i)
     if (!arguments[i].defined() || arguments[i].device() != arguments[0].device())
       user_error("the kernel: argument ", i, " must be a tensor on ", arguments[0].device().str(),
                  " like argument 0, found ",

@@ -128,9 +128,9 @@ struct FlexSNOptions {
   /// Parameters of the neuron that are parameters of the module; the others are buffers.
   std::vector<std::string> learnable = {};
   std::string step_mode = "m";
-  /// "fused" ("triton" and "inductor" mean the same): a sequence is one kernel, a step is one too. "torch":
-  /// step by step, each step a kernel of its own that autograd sees. A neuron of C++ has no code of torch
-  /// inside its step, so both give the same bits.
+  /// "fused" ("triton" and "inductor" mean the same): a sequence is one kernel, a step is one too. "torch"
+  /// and "hop": step by step, each step a kernel of its own that autograd sees. A neuron of C++ has no code
+  /// of torch inside its step, so both give the same bits.
   std::string backend = "fused";
   /// Keep all states of the last call in `state_seqs`.
   bool store_state_seqs = false;
@@ -151,6 +151,9 @@ class FLEXSN_TORCH_API FlexSNImpl : public MemoryModule {
   ScanCounts counts() const;
   std::vector<std::string> supported_backends() const override;
 
+  /// Here as well, since containers of torch ask the class itself: `net->ptr<FlexSNImpl>(1)`. A module of
+  /// your own needs such a line too where it is asked for by its class.
+  Tensor forward(const Tensor& input) { return MemoryModule::forward(input); }
   Tensors single_step_forward(at::TensorList inputs) override;
   Tensors multi_step_forward(at::TensorList inputs) override;
   /// A call with explicit states, which leaves the module as it is: outputs, and states after the last step.
