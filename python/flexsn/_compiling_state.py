@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._torch import nodes_to_come
-from .eager import GRAPH_IS_GONE, was_freed
+from ._torch import nodes_to_come, was_freed
+from .eager import GRAPH_IS_GONE
 
 # Compiled code has one node in autograd's graph for all it does, so nothing can stand between a state and the
 # call that left it, as `eager.Carried` does. An operator in the compiled backward looks ahead instead.

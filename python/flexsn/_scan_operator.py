@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._reach import describe
-from ._torch import ScanOperator, dynamo_takes_scans
+from ._torch import ScanOperator, dynamo_takes_scans, is_view
 from .eager import call_core, run_steps, sequence_length
 
 Core = Callable[..., Any]
@@ -156,7 +156,7 @@ def one_step(
     results: list[Tensor] = []
     for result in (*outputs, *new_states):
         others = (*inputs, *states, *lifted, *results)
-        if result._base is not None or any([result is other for other in others]):
+        if is_view(result) or any([result is other for other in others]):
             result = result.clone()
         results.append(result)
     return results[: len(outputs)], results[len(outputs) :]

@@ -1,6 +1,8 @@
 """Every use of torch's private interface and why it is there; "(2.13)" is the newest torch where that is so.
 
-Each could go with the first version that offers the same by a public name.
+Each could go with the first version that offers the same by a public name. What torch calls by such a name
+stands with the class: `_apply` and `_replicate_for_data_parallel` of modules in base.py. The names under which
+a module keeps its hooks are watched in _reach.py.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import contextlib
 import functools
 import logging
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +45,42 @@ __all__ = ["modes_off", "promise", "pytree"]
 
 # Tells a compiler what is so; torch documents it, underscore and all.
 promise = torch._check
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether a tensor is a part of another one, which it keeps alive. Nothing public tells (2.13)."""
+    return tensor._base is not None
+
+
+def was_freed(node: Any, limit: int = 256) -> bool:
+    """Whether a node near this one in the graph has lost what it saved for backward.
+
+    Reading what was saved fails then; nodes show it by private names only (2.13).
+    """
+    waiting, known = deque([node]), {node}
+    while waiting and len(known) < limit:
+        node = waiting.popleft()
+        saved = [name for name in dir(node) if name.startswith("_saved_") or name == "_raw_saved_tensors"]
+        try:
+            for name in saved:
+                getattr(node, name)
+        except RuntimeError:
+            return True
+        for before, _ in node.next_functions:
+            if before is not None and before not in known:
+                known.add(before)
+                waiting.append(before)
+    return False
+
+
+def in_backward() -> bool:
+    """Whether this thread runs a backward, in which checkpoints run networks again. No public name (2.13)."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether somebody around is asked about tensors that autograd saves. Nothing public tells (2.13)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ._torch import in_backward, is_view
+
 States = tuple[Any, ...]
+#: `depth` is above 0 on a thread where flexsn.checkpoint runs a network again
+running_again = threading.local()
 
 
 class StepModule:
@@ -104,6 +109,15 @@ class MemoryModule(StepModule, nn.Module):
             )
         self._memories[name] = value
         self.set_reset_value(name, value)
+
+    def _refuse_to_run_again(self) -> None:
+        """For a call that goes on from states: in backward, they are those that the first run left."""
+        if in_backward() and not getattr(running_again, "depth", 0):
+            raise RuntimeError(
+                f"{type(self).__name__}: this call is part of a backward, as torch.utils.checkpoint makes them, "
+                "and would go on from the states that the first run left, so that gradients were wrong; use "
+                "flexsn.checkpoint(module, *inputs), which runs it again from where it had started"
+            )
 
     def reset(self) -> None:
         """Brings all memories back to their reset values."""
@@ -224,7 +238,7 @@ def _reset_to(current: Any, reset_value: Any) -> Any:
         and current.dtype == reset_value.dtype
         and current.device == reset_value.device
     )
-    if not alike or current._base is not None or current.is_inference() or reset_value.is_inference():
+    if not alike or is_view(current) or current.is_inference() or reset_value.is_inference():
         return reset_value.detach().clone()
     return current.detach_().copy_(reset_value.detach())
 

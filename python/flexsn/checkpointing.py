@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch.utils.checkpoint
 from torch import nn
 
-from .base import has_memories
+from .base import has_memories, running_again
 
 _Memories = list[tuple[nn.Module, dict[str, Any]]]
 
@@ -17,32 +16,52 @@ _Memories = list[tuple[nn.Module, dict[str, Any]]]
 def checkpoint(module: nn.Module, *inputs: Any, **options: Any) -> Any:
     """`module(*inputs)` that keeps no activations and runs again when backward comes to it.
 
-    torch's own function would let neurons go on from the states that the first run left, and so give wrong
-    gradients. The options are those of `torch.utils.checkpoint.checkpoint`.
+    torch's own function would let neurons go on from the states that the first run left, which they refuse.
+    The options are those of `torch.utils.checkpoint.checkpoint`; there is no `use_reentrant=True`.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            "flexsn.checkpoint: expected a module, whose states are looked up, found "
+            f"{type(module).__name__}; make a module of it"
+        )
+    if options.pop("use_reentrant", False):
+        raise ValueError(
+            "flexsn.checkpoint: use_reentrant must be False, found True: that way nobody is told when the "
+            "network runs again; leave it out"
+        )
+    users = options.pop("context_fn", None)
     at_start = _memories(module)
+
+    def contexts() -> tuple[Any, Any]:
+        first, again = (contextlib.nullcontext(), contextlib.nullcontext()) if users is None else users()
+        return first, _FromTheStart(module, at_start, again)
+
     return torch.utils.checkpoint.checkpoint(
-        module,
-        *inputs,
-        use_reentrant=False,
-        context_fn=lambda: (contextlib.nullcontext(), _memories_set(module, at_start)),
-        **options,
+        module, *inputs, use_reentrant=False, context_fn=contexts, **options
     )
+
+
+class _FromTheStart:
+    """Inside, the memories are what they were; after it, what they were before it. Each backward enters it."""
+
+    def __init__(self, module: nn.Module, values: _Memories, inner: Any) -> None:
+        self._module, self._values, self._inner = module, values, inner
+        self._before: list[_Memories] = []
+
+    def __enter__(self) -> None:
+        self._inner.__enter__()
+        self._before.append(_memories(self._module))
+        running_again.depth = getattr(running_again, "depth", 0) + 1
+        _set(self._values)
+
+    def __exit__(self, *error: Any) -> Any:
+        running_again.depth -= 1
+        _set(self._before.pop())
+        return self._inner.__exit__(*error)
 
 
 def _memories(module: nn.Module) -> _Memories:
     return [(part, dict(part._memories)) for part in module.modules() if has_memories(part)]
-
-
-@contextlib.contextmanager
-def _memories_set(module: nn.Module, values: _Memories) -> Iterator[None]:
-    """Inside, the memories are what they were; after it, what they were before it."""
-    now = _memories(module)
-    _set(values)
-    try:
-        yield
-    finally:
-        _set(now)
 
 
 def _set(values: _Memories) -> None:

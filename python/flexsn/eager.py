@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._reach import describe, source_of
+from ._torch import is_view, was_freed
 
 
 def sequence_length(inputs: Sequence[Any], num_inputs: int | None) -> int:
@@ -109,7 +109,7 @@ def run_steps(
         if sequences:
             state_steps.append(states)
     # A core may hand on a slice of an input; a state must not change with it, nor keep it alive.
-    states = [state.clone() if state._base is not None else state for state in states]
+    states = [state.clone() if is_view(state) else state for state in states]
     output_seqs = [torch.stack([step[i] for step in steps]) for i in range(len(steps[0]))]
     if not sequences:
         return output_seqs, states, None
@@ -171,21 +171,3 @@ class Carried(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _visit: None) -> Tensor:
         return tangent.view_as(tangent)
-
-
-def was_freed(node: Any, limit: int = 256) -> bool:
-    """Whether a node near this one in the graph has lost what it saved for backward."""
-    waiting, known = deque([node]), {node}
-    while waiting and len(known) < limit:
-        node = waiting.popleft()
-        saved = [name for name in dir(node) if name.startswith("_saved_") or name == "_raw_saved_tensors"]
-        try:
-            for name in saved:
-                getattr(node, name)
-        except RuntimeError:
-            return True
-        for before, _ in node.next_functions:
-            if before is not None and before not in known:
-                known.add(before)
-                waiting.append(before)
-    return False

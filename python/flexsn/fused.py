@@ -17,7 +17,7 @@ from ._checks import check_step_shape
 from ._connections import Connections, connected
 from ._library import ops
 from ._reach import Reach, changed_values, describe, follow
-from ._torch import constant_result, modes_off, size_hint
+from ._torch import constant_result, has_saved_tensors_hooks, modes_off, size_hint
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operators
 
@@ -239,9 +239,10 @@ class Fused:
             with modes_off():
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
-        if not torch.compiler.is_exporting():
+        if not torch.compiler.is_exporting() and not has_saved_tensors_hooks():
             return make()
-        # torch.export also records grad modes and autocast, but only on its own thread.
+        # torch.export also records grad modes and autocast, and a checkpoint's hooks would run the network
+        # again for what tracing saves; both are of their own thread only.
         with ThreadPoolExecutor(max_workers=1) as elsewhere:
             return elsewhere.submit(make).result()
 

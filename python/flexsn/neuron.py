@@ -233,10 +233,14 @@ class FlexSN(MemoryModule):
                     self._assigned = False
                 if torch.compiler.is_dynamo_compiling():
                     states = self._continued(states)
+                else:
+                    self._refuse_to_run_again()
             outputs, memories["states"] = self._fused(
                 inputs, states, self.static_inputs if self._static_places else ()
             )
             return outputs
+        if states is not None and not torch.compiler.is_compiling():
+            self._refuse_to_run_again()
         if self._eager:
             self._check_shape(states, inputs[0].shape[1:])
         if length != 0 and (self._eager or torch.compiler.is_dynamo_compiling()):
@@ -257,6 +261,8 @@ class FlexSN(MemoryModule):
         """Runs one step by calling the core; all outputs as a tuple."""
         self._check_step(inputs)
         shape = inputs[0].shape if inputs else None
+        if self._memories["states"] is not None and not torch.compiler.is_compiling():
+            self._refuse_to_run_again()
         self._check_shape(self._memories["states"], shape)
         outputs, states = self._run_step(inputs, self._continued(self._memories["states"]))
         self._note_shape(shape)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import torch.utils.checkpoint
-from flexsn import FlexSN, checkpoint, functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+import flexsn
+from flexsn import FlexSN, checkpoint, functional
 
 PROCESSES = 2
 NO_GLOO = "" if dist.is_available() and dist.is_gloo_available() else "this torch has no gloo"
@@ -208,3 +212,66 @@ def test_a_kernel_without_states_is_right_under_torchs_checkpoint() -> None:
     expected = torch.autograd.grad(kernel(x, v)[0].sum(), leaves)
     outputs, _ = torch.utils.checkpoint.checkpoint(kernel, x, v, use_reentrant=False)
     torch.testing.assert_close(torch.autograd.grad(outputs.sum(), leaves), expected)
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_a_network_whose_first_call_is_checkpointed(backend: str) -> None:
+    def fresh(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = 0.75 * v + x
+        return torch.sigmoid(h), h
+
+    net = nn.Sequential(nn.Linear(4, 4), FlexSN(fresh, 1, 1, 1, backend=backend))
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    found = gradients(net, lambda part: checkpoint(net, part, use_reentrant=False), x)
+    torch.testing.assert_close(found, gradients(net, net, x))
+
+
+def test_a_scan_whose_first_call_is_under_torchs_checkpoint() -> None:
+    def fresh(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = 0.625 * v + x
+        return torch.sigmoid(h), h
+
+    def run(x: Tensor, v: Tensor) -> Tensor:
+        return flexsn.scan(fresh, [x], [v])[0][0]
+
+    leaves = [torch.randn(5, 3, requires_grad=True), torch.randn(3, requires_grad=True)]
+    found = torch.utils.checkpoint.checkpoint(run, *leaves, use_reentrant=False).sum()
+    torch.testing.assert_close(
+        torch.autograd.grad(found, leaves), torch.autograd.grad(run(*leaves).sum(), leaves)
+    )
+
+
+def test_a_checkpoint_serves_several_backwards() -> None:
+    net, entered = network(), []
+
+    @contextlib.contextmanager
+    def noted() -> Iterator[None]:
+        entered.append(True)
+        yield
+
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    out = checkpoint(net, x, context_fn=lambda: (noted(), contextlib.nullcontext())).square().sum()
+    first = torch.autograd.grad(out, [x], retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(out, [x]), first)
+    functional.reset_net(net)
+    torch.testing.assert_close(torch.autograd.grad(net(x).square().sum(), [x]), first)
+    assert len(entered) == 1
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_torchs_checkpoint_around_states_is_refused(reentrant: bool, library: bool, backend: str) -> None:
+    net = flexsn.neurons.LIFNode(step_mode="m", backend=backend) if library else network(backend)
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    out = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
+    text = "is part of a backward, as torch.utils.checkpoint makes them, .* use flexsn.checkpoint"
+    with pytest.raises(RuntimeError, match=text):
+        out.sum().backward()
+
+
+def test_what_a_checkpoint_does_not_take() -> None:
+    with pytest.raises(TypeError, match="flexsn.checkpoint: expected a module, .* found function; make a"):
+        checkpoint(lambda x: x, torch.ones(2))
+    with pytest.raises(ValueError, match="flexsn.checkpoint: use_reentrant must be False, found True"):
+        checkpoint(network(), torch.ones(5, 3, 4), use_reentrant=True)

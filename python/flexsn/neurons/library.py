@@ -352,6 +352,8 @@ class LibraryNeuron(MemoryModule):
         if not made and all([not isinstance(value, Tensor) for value in values]):
             if tuple(values) == described.initial:
                 return None
+        if not torch.compiler.is_compiling() and any([isinstance(value, Tensor) for value in values]):
+            self._refuse_to_run_again()
         states = []
         for name, value in zip(described.states, values):
             if isinstance(value, numbers.Number):
