@@ -333,3 +333,17 @@ def test_templates_print_where_asked(capsys) -> None:
     step = generate_triton_code_str(graph, "core")
     kernel = template.get_flexsn_inference_kernel(*step, extract_info(graph, 1, 1, 1), verbose=True)
     assert capsys.readouterr().out == kernel.code + "\n"
+
+
+@pytest.mark.parametrize("core", [lambda x, v: (x + v, x), lambda x, v: (x * v, v), lambda x, v: (v, x)])
+def test_results_that_are_arguments_have_their_gradients_in_the_second_graph(core) -> None:
+    example = torch.rand(2, 3)
+    _, backward = torch2graph.generate_forward_and_backward_graph(core, [example, example])[:2]
+    names = [node.name for node in getattr(backward, "graph", backward).nodes if node.op == "placeholder"]
+    assert [name for name in names if name.startswith("tangents")] == ["tangents_1", "tangents_2"]
+
+
+def test_results_that_are_no_tensors_are_refused() -> None:
+    text = "must return a tensor, or a list or tuple of tensors, found tuple of Tensor, float"
+    with pytest.raises(ValueError, match=text):
+        torch2graph.generate_forward_and_backward_graph(lambda x: (x * 2, 3.0), [torch.rand(2)])

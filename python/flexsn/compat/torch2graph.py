@@ -64,14 +64,15 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
 
     def flat(*given: Tensor) -> tuple[Tensor, ...]:
         returned = fn(*given)
-        if isinstance(returned, Tensor):
-            return (returned,)
-        if not isinstance(returned, (list, tuple)):
-            kind = type(returned).__name__
+        results = (returned,) if isinstance(returned, Tensor) else returned
+        kinds = [_kind(result) for result in results] if isinstance(results, (list, tuple)) else []
+        if not kinds or not all(isinstance(result, Tensor) for result in results):
+            found = f"{type(returned).__name__} of {', '.join(kinds)}" if kinds else type(returned).__name__
             raise ValueError(
-                f"{describe(fn)} must return a tensor, or a list or tuple of tensors, found {kind}"
+                f"{describe(fn)} must return a tensor, or a list or tuple of tensors, found {found}"
             )
-        return tuple(returned)
+        # A result that is an argument would have no gradient of its own in the second graph.
+        return tuple([r.clone() if any(r is g for g in given) else r for r in results])
 
     traced = aot_function(
         flat, keep("forward"), keep("backward"), partition_fn=min_cut_rematerialization_partition
@@ -85,6 +86,10 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
         )
     torch.autograd.backward(carrying, [torch.ones_like(result) for result in carrying])
     return graphs, results
+
+
+def _kind(value: Any) -> str:
+    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _without_detach(graph: fx.Graph) -> fx.Graph:
