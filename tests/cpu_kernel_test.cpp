@@ -1,6 +1,5 @@
 // CPU kernels against the interpreter of plans: the same bits, and not a byte outside the arrays.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "error.h"
 #include "ops.h"
 #include "param_sums.h"
+#include "plan_case.h"
 #include "random_graph.h"
 #include "reduce.h"
 #include "train.h"
@@ -28,47 +28,6 @@ namespace flexsn::test {
 namespace {
 
 using namespace ir;
-
-/// An array with a page on each side that no one may touch; it begins or ends at one of them.
-class Guarded {
- public:
-  Guarded(std::int64_t bytes, bool at_end) : size_(static_cast<std::size_t>(bytes)) {
-    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t inside = (size_ + page - 1) / page * page;
-    length_ = inside + 2 * page;
-    void* memory = mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    memory_ = static_cast<std::byte*>(memory);
-    if (inside > 0) mprotect(memory_ + page, inside, PROT_READ | PROT_WRITE);
-    data_ = memory_ + page + (at_end ? inside - size_ : 0);
-  }
-  Guarded(Guarded&& other) noexcept
-      : size_(other.size_), length_(other.length_), memory_(other.memory_), data_(other.data_) {
-    other.memory_ = nullptr;
-  }
-  Guarded& operator=(Guarded&&) = delete;
-  ~Guarded() {
-    if (memory_ != nullptr) munmap(memory_, length_);
-  }
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
- private:
-  std::size_t size_, length_ = 0;
-  std::byte* memory_ = nullptr;
-  std::byte* data_ = nullptr;
-};
-
-/// Ordinary numbers mostly, edges now and then.
-double draw(Dice& dice, Mem mem) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  constexpr double edges[] = {
-      0.0,  -0.0,  1,     -1,         0.5,         255,  256,
-      1e-5, 1e-40, 3e-45, 2147483648, -2147483648, 3e38, -0x1.fffffep127,
-      inf,  -inf,  1e9,   65520,      6e-8,        33,   std::numeric_limits<double>::quiet_NaN()};
-  if (mem == Mem::i32 && dice.chance(0.3)) return static_cast<std::int32_t>(dice.next());
-  return dice.chance(0.1) ? dice.pick(edges) : dice.uniform(-3, 3);
-}
 
 struct Sizes {
   std::int64_t steps = 1, elements = 1;
@@ -103,7 +62,7 @@ class Case {
       const std::int64_t size = rows == 0 ? 0 : (rows - 1) * bound.row_stride + row;
       Array values(buffer.mem, {size});
       for (std::int64_t n = 0; n < std::min(size, drawn); ++n)
-        values.set(n, sizes.no_edges ? dice.uniform(0, 2) : draw(dice, buffer.mem));
+        values.set(n, sizes.no_edges ? dice.uniform(0, 2) : draw_entry(dice, buffer.mem));
       for (std::size_t n = drawn * size_of(buffer.mem); n < values.bytes.size(); ++n)
         values.bytes[n] = values.bytes[n - drawn * size_of(buffer.mem)];
       const bool given = !buffer.optional || !dice.chance(sizes.absent);
@@ -121,7 +80,7 @@ class Case {
     std::vector<Guarded> rooms;
     PlanRun run = run_;
     for (std::size_t i = 0; i < data_.size(); ++i) {
-      rooms.emplace_back(static_cast<std::int64_t>(data_[i].bytes.size()), at_end);
+      rooms.emplace_back(data_[i].bytes.size(), at_end);
       std::copy(data_[i].bytes.begin(), data_[i].bytes.end(), rooms.back().data());
       run.buffers[i].data = given_[i] ? rooms.back().data() : nullptr;
     }
