@@ -1,4 +1,5 @@
 // The commands that work on neurons, each from a request to what it prints.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
@@ -58,6 +59,33 @@ bool is_file(const std::string& argument) {
   std::error_code error;
   const auto status = std::filesystem::status(argument, error);
   return std::filesystem::exists(status) && !std::filesystem::is_directory(status);
+}
+
+/// The steps of a call. Where a neuron is made for sequences of one length, its option T and --T must agree,
+/// and each says what the other is where that is left out.
+std::int64_t take_steps(Request& request, std::int64_t least, std::int64_t preset) {
+  std::int64_t steps = whole_number("--T", request.steps, least, preset);
+  std::string& neuron = request.neurons.at(0);
+  if (is_file(neuron)) return steps;
+  const std::size_t colon = std::min(neuron.find(':'), neuron.size());
+  const std::string name = neuron.substr(0, colon), marked = neuron.substr(colon) + ",";
+  const std::vector<flexsn::NeuronInfo> all = flexsn::neuron_list();
+  if (std::none_of(all.begin(), all.end(), [&](const flexsn::NeuronInfo& info) {
+        return info.name == name && ("," + info.options).find(",T=") != std::string::npos;
+      }))
+    return steps;
+  const std::size_t at = std::min(marked.find(":T="), marked.find(",T="));
+  if (at == std::string::npos) {
+    if (steps > 0) neuron += (colon == neuron.size() ? ":T=" : ",T=") + std::to_string(steps);
+    return steps;
+  }
+  const std::string word = marked.substr(at + 3, marked.find(',', at + 3) - at - 3);
+  const std::optional<std::int64_t> length = number<std::int64_t>(word);
+  if (length && request.steps.empty() && *length >= least) return *length;
+  if (length && *length != steps)
+    throw WrongUse("neuron '" + name + "': option T must be the number of steps, which --T says is " +
+                   std::to_string(steps) + ", found '" + word + "'");
+  return steps;
 }
 
 flexsn::Mem type_of(const Request& request) {
@@ -355,9 +383,10 @@ Outcome export_neuron(const Request& request) {
   return {""};
 }
 
-Outcome explain(const Request& request) {
+Outcome explain(const Request& given) {
+  Request request = given;
   flexsn::ExplainOptions options;
-  options.steps = whole_number("--T", request.steps, 0, options.steps);
+  options.steps = take_steps(request, 0, options.steps);
   if (!request.elements.empty()) options.elements = whole_number("--N", request.elements, 0, 0);
   read_shapes(request, options);
   options.given_states = request.given_states;
@@ -416,10 +445,11 @@ Outcome explain(const Request& request) {
   return {dumped(json)};
 }
 
-Outcome simulate(const Request& request) {
+Outcome simulate(const Request& given) {
+  Request request = given;
   flexsn::Simulation simulation;
   simulation.type = type_of(request);
-  simulation.steps = whole_number("--T", request.steps, 0, simulation.steps);
+  simulation.steps = take_steps(request, 0, simulation.steps);
   simulation.elements = whole_number("--N", request.elements, 1, simulation.elements);
   if (simulation.steps > most_rows / simulation.elements)
     throw WrongUse("--T times --N is the number of rows, at most " + std::to_string(most_rows) + ", found " +
@@ -435,8 +465,9 @@ Outcome simulate(const Request& request) {
   return {"wrote " + counted(rows, "row") + " to " + request.csv + "\n"};
 }
 
-Outcome bench(const Request& request) {
-  const std::int64_t steps = whole_number("--T", request.steps, 1, 8);
+Outcome bench(const Request& given) {
+  Request request = given;
+  const std::int64_t steps = take_steps(request, 1, 8);
   const std::int64_t elements = whole_number("--N", request.elements, 1, 1 << 20);
   return bench_of(neuron_of(request), training_of(request), steps, elements, request.json);
 }

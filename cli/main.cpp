@@ -36,7 +36,7 @@ const Command commands[] = {
     {"explain", "Say what runs of a neuron will do: ops, kernels, traffic, what is saved and why", a_neuron,
      "flexsn explain plif --T 8 --N 4194304 --budget 5", cli::explain},
     {"simulate", "Run a neuron over time and give every step as a row of CSV", a_neuron,
-     "flexsn simulate alif --input ramp:0:3 --param tau=4 --T 200 --csv alif.csv", cli::simulate},
+     "flexsn simulate klif --input ramp:0:3 --param k=2 --T 200 --csv klif.csv", cli::simulate},
     {"check", "Verify neurons, and that the compiler keeps every bit of their results", a_neuron,
      "flexsn check my_neuron.fsn lif --seed 7", cli::check},
     {"bench", "Measure a neuron on this machine, beside a copy of the bytes it must move", a_neuron,

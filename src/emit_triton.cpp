@@ -256,12 +256,28 @@ class ModuleEmitter {
     for (const Handed& handed : parts.handed)
       if (handed.from.what == Port::What::saved)
         saved += join(saved.empty() ? "" : ", ", TritonNames().take(handed.name));
-    return join(
-        "# Training gives gradients of ", gradients, "; costs as on a ", training_.costs.name, ". Backward ",
-        parts.segment > 0 ? join("runs forward again from checkpoints, one every ", parts.segment, " steps")
-        : saved.empty()   ? "needs nothing that is not in memory anyhow"
-                          : join("reads of each step: ", saved),
-        ".\n# A gradient that does not arrive at an output counts as zeros.\n");
+    return join("# Training gives gradients of ", gradients, ". Backward ",
+                parts.segment > 0
+                    ? join("runs forward again from checkpoints, one every ", parts.segment, " steps")
+                : saved.empty() ? "needs nothing that is not in memory anyhow"
+                                : join("reads of each step: ", saved),
+                ".\n# Planned with ", options_words(),
+                ".\n# A gradient that does not arrive takes part in no sum.\n");
+  }
+
+  /// The options of training, as they are written on the command line.
+  std::string options_words() const {
+    constexpr const char* savings[] = {"automatic", "everything", "per_step", "rebuild"};
+    std::string text = join("--costs ", training_.costs.name);
+    if (training_.budget) text += join(" --budget ", *training_.budget);
+    if (training_.saving != Saving::automatic)
+      text += join(" --save ", savings[static_cast<int>(training_.saving)]);
+    if (training_.segment > 0) text += join(" --segment ", training_.segment);
+    if (training_.state_sequences) text += " --sequences";
+    for (const std::string& name : training_.wanted) text += join(" --wanted ", name);
+    if (training_.arriving)
+      for (const std::string& name : *training_.arriving) text += join(" --arriving ", name);
+    return text;
   }
 
   /// "(x, v=None, *, w=None, first_step=0)"

@@ -93,7 +93,7 @@ void read(const Owner& owner, const std::string& option, const std::string& text
   value.learnable = learnable || text + ":" == learnable_mark;
 }
 void read(const Owner& owner, const std::string& option, const std::string& text, double& value) {
-  if (text.starts_with("learnable")) owner.fail(option, "a number, and cannot be learned", text);
+  if (text.starts_with("learnable")) owner.fail(option, "a number, without learnable", text);
   value = read_number(owner, option, text);
 }
 void read(const Owner& owner, const std::string& option, const std::string& text,

@@ -78,18 +78,19 @@ Definition<Alif> alif_definition() {
           .python = "AdaptiveLIFNode",
           .doc = "LIF whose threshold rises with each spike and falls back",
           .equations =
-              "h = v + (x - v) / tau\n"
+              "h = v + (x - v) / tau,  1 / tau = sigmoid(w);  w starts at -log(tau - 1)\n"
               "s = Theta(h - v_threshold - beta a)\n"
-              "a = rho a + s;  tau is learnable",
+              "a = rho a + s",
           .fields = with_firing<Alif>(
-              {{"tau", &Alif::tau, above(0)}, {"beta", &Alif::beta}, {"rho", &Alif::rho, from_to(0, 1)}}),
+              {{"tau", &Alif::tau, above(1)}, {"beta", &Alif::beta}, {"rho", &Alif::rho, from_to(0, 1)}}),
           .step =
               [](const Scope& s, const Alif& o) {
                 const Value x = s->input("x"), v = s->state("v", o.v_reset.value_or(0)), a = s->state("a");
-                const Value tau = s->param("tau", o.tau, {.low = 1e-6});
+                // What is learned is w, so that no step of an optimizer takes tau to 1 or below.
+                const Value w = s->param("w", -std::log(o.tau - 1)), rate = sigmoid(w).named("rate");
                 const Factor beta = s.number("beta", o.beta), rho = s.number("rho", o.rho),
                              threshold = s.number("v_threshold", o.v_threshold);
-                const Value h = (v + (x - v) / tau).named("h");
+                const Value h = (v + (x - v) * rate).named("h");
                 const Value z = s.spike(h - threshold - beta * a, o.surrogate);
                 s->next(v, s.reset(h, z, threshold, o.v_reset, o.detach_reset, o.surrogate));
                 s->next(a, rho * a + z);

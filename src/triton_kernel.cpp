@@ -63,7 +63,11 @@ class KernelEmitter {
     const Body* body = nullptr;
     const std::vector<Carry>* carries = nullptr;
     std::vector<std::string> names = {};
-    std::vector<bool> is_still = {};        ///< does not change with time
+    std::vector<bool> is_still = {};  ///< does not change with time
+    /// Gradients that arrive at outputs, by their buffers: without them all a value is not there, unless it
+    /// depends on a carried gradient as well, which is always there.
+    std::vector<std::set<int>> arriving = {};
+    std::vector<bool> is_carried = {};
     std::vector<std::string> carried = {};  ///< names of the carries
   };
   /// Where in the text a body runs.
@@ -92,6 +96,8 @@ class KernelEmitter {
     const std::size_t count = graph.nodes.size();
     scope.names.resize(count);
     scope.is_still.resize(count);
+    scope.arriving.resize(count);
+    scope.is_carried.resize(count);
     scope.carried.resize(scope.carries->size());
     for (std::size_t a = 0; a < graph.arguments.size(); ++a) {
       const Slot& slot = scope.body->arguments[a];
@@ -104,7 +110,12 @@ class KernelEmitter {
       } else {
         scope.names[id] = names_.take(graph.arguments[a].name);
       }
-      if (slot.kind == Slot::Kind::carry) scope.carried[slot.index] = scope.names[id];
+      if (slot.kind == Slot::Kind::carry) {
+        scope.carried[slot.index] = scope.names[id];
+        scope.is_carried[id] = true;
+      }
+      if (slot.kind == Slot::Kind::load && plan_.buffers[slot.index].holds == Holds::grad_output)
+        scope.arriving[id] = {slot.index};
       scope.is_still[id] = slot.kind == Slot::Kind::param;
     }
     for (std::string& name : scope.carried)
@@ -113,8 +124,12 @@ class KernelEmitter {
       const Node& node = graph.nodes[id];
       if (node.op == Op::argument) continue;
       scope.is_still[id] = node.op != Op::step_index;
-      for (Id operand : node.operands)
-        if (operand != no_id) scope.is_still[id] = scope.is_still[id] && scope.is_still[operand];
+      for (Id operand : node.operands) {
+        if (operand == no_id) continue;
+        scope.is_still[id] = scope.is_still[id] && scope.is_still[operand];
+        scope.is_carried[id] = scope.is_carried[id] || scope.is_carried[operand];
+        scope.arriving[id].insert(scope.arriving[operand].begin(), scope.arriving[operand].end());
+      }
     }
   }
 
@@ -194,6 +209,103 @@ class KernelEmitter {
   std::string where_given(int buffer, const std::string& indent, const std::string& line) const {
     if (!may_be_none(plan_.buffers[buffer])) return indent + line;
     return join(indent, "if ", pointer(buffer), " is not None:\n", indent, "    ", line);
+  }
+
+  // ---- gradients that do not arrive ---------------------------------------------------------------------
+  // As without_arriving has it, by branches that are decided where a kernel is compiled.
+
+  static bool may_be_absent(const Scope& scope, Id id) {
+    return !scope.is_carried[id] && !scope.arriving[id].empty();
+  }
+
+  /// "grad_out_s_ptr is not None", of one of them.
+  std::string is_there(const std::set<int>& gradients) const {
+    std::string text;
+    for (int buffer : gradients) text += join(text.empty() ? "" : " or ", pointer(buffer), " is not None");
+    return text;
+  }
+
+  static std::string branches(const std::string& condition, const std::string& indent,
+                              const std::string& then, const std::string& otherwise) {
+    if (then == otherwise) return unindented(then);
+    return join(indent, "if ", condition, ":\n", then,
+                otherwise.empty() ? "" : join(indent, "else:\n", otherwise));
+  }
+  static std::string unindented(const std::string& lines) {
+    std::string text;
+    for (std::size_t at = 0, end; at < lines.size(); at = end) {
+      end = lines.find('\n', at) + 1;
+      text += lines.substr(at + 4, end - at - 4);
+    }
+    return text;
+  }
+
+  /// The lines that give a node its name, for all gradients that may be absent; none where it is absent too.
+  /// `decided`: sets of gradients, and whether one of each is there.
+  std::string computed(const Scope& scope, Id id, const std::string& name, const std::string& indent,
+                       std::map<std::set<int>, bool> decided = {}) {
+    const Node& node = scope.body->graph.at(id);
+    int present = 0;
+    std::vector<Id> missing;
+    for (Id operand : node.operands) {
+      if (operand == no_id) continue;
+      if (!may_be_absent(scope, operand)) {
+        present += scope.is_carried[operand];
+        continue;
+      }
+      const std::set<int>& gradients = scope.arriving[operand];
+      if (!decided.contains(gradients)) {
+        std::map<std::set<int>, bool> with = decided, without = decided;
+        with[gradients] = true;
+        without[gradients] = false;
+        return branches(is_there(gradients), indent, computed(scope, id, name, indent + "    ", with),
+                        computed(scope, id, name, indent + "    ", without));
+      }
+      if (decided.at(gradients))
+        ++present;
+      else
+        missing.push_back(operand);
+    }
+    if (missing.empty()) return join(indent, name, " = ", expression(scope, node), "\n");
+    if (present == 0) return "";
+    return join(indent, name, " = ", without(scope, node, missing), "\n");
+  }
+
+  /// A node without some of its operands: a sum is its other part, elsewhere the neutral element stands for
+  /// them.
+  std::string without(const Scope& scope, const Node& node, const std::vector<Id>& missing) {
+    const auto use = [this](Type type, std::uint64_t bits) { return constant(type, bits); };
+    const auto is_missing = [&](Id id) {
+      return std::find(missing.begin(), missing.end(), id) != missing.end();
+    };
+    if (node.op == Op::add || node.op == Op::sub) {
+      const bool first = is_missing(node.operands[0]);
+      const Id other = node.operands[first ? 1 : 0];
+      return node.op == Op::sub && first ? triton_expression(Op::neg, {operand(scope, other)}, use)
+                                         : value(scope, other);
+    }
+    std::vector<TritonOperand> operands;
+    for (Id id : node.operands) {
+      if (id == no_id) continue;
+      const Type type = scope.body->graph.at(id).type;
+      operands.push_back(is_missing(id) ? TritonOperand{"", type, bits_of(type, -0.0)} : operand(scope, id));
+    }
+    return triton_expression(node.op, operands, use);
+  }
+
+  /// What a body gives for a result: nothing that arrives is zero, that no sum can see where it is carried
+  /// on.
+  std::string result(Scope& scope, std::size_t place, const std::string& indent) {
+    const Id id = scope.body->graph.results[place].value;
+    const std::string what = value(scope, id);
+    if (!may_be_absent(scope, id)) return what;
+    const bool is_next = scope.body->results[place].kind == Slot::Kind::carry;
+    const Type type = scope.body->graph.at(id).type;
+    const std::string name = names_.take(join("given_", what)),
+                      zero = constant(type, bits_of(type, is_next ? -0.0 : 0.0));
+    loop_ += branches(is_there(scope.arriving[id]), indent, join(indent, "    ", name, " = ", what, "\n"),
+                      join(indent, "    ", name, " = ", zero, "\n"));
+    return name;
   }
 
   // ---- before time --------------------------------------------------------------------------------------
@@ -351,16 +463,18 @@ class KernelEmitter {
           join(name, " = ",
                is_there ? early->second + "[SEGMENT - 1 - k]" : load(slot.index, place.row, place.mask),
                "\n"));
-      if (may_be_none(plan_.buffers[slot.index]))
-        loop_ += join(place.indent, "else:\n    ", place.indent, name, " = ",
-                      filled(graph.at(graph.arguments[a].value).type, 0), "\n");
     }
+    std::string open;  // the first line of a branch that more lines may be added to
     for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id) {
       const Node& node = graph.at(id);
       if (scope.is_still[id] || node.op == Op::argument) continue;
-      const std::string text = expression(scope, node);
       scope.names[id] = names_.take(wish(graph, id));
-      loop_ += join(place.indent, scope.names[id], " = ", text, "\n");
+      const std::string lines = computed(scope, id, scope.names[id], place.indent);
+      const std::string first = lines.substr(0, lines.find('\n') + 1);
+      loop_ += first == open ? lines.substr(first.size()) : lines;
+      const bool is_branch =
+          may_be_absent(scope, id) && lines.find(place.indent + "else:") == std::string::npos;
+      open = is_branch ? first : "";
     }
     write_results(scope, place);
   }
@@ -370,8 +484,7 @@ class KernelEmitter {
     std::vector<std::string> changed, to;
     for (std::size_t r = 0; r < graph.results.size(); ++r) {
       const Slot& slot = scope.body->results[r];
-      const Id id = graph.results[r].value;
-      const std::string what = value(scope, id);
+      const std::string what = result(scope, r, place.indent);
       if (slot.kind == Slot::Kind::store)
         loop_ += where_given(slot.index, place.indent, store(slot.index, place.row, what, place.mask));
       if (slot.kind == Slot::Kind::keep)

@@ -31,9 +31,8 @@ struct TritonKernel {
 };
 
 /// Names of the plan's buffers must be Python names already. Gradients, first and last states and sequences
-/// of states may be None: a gradient that does not arrive at an output is zero there, at a state it takes
-/// part in no sum. The gradient of a parameter is written for each element, or, where the parameter is one
-/// entry, as a sum for each program.
+/// of states may be None: a gradient that does not arrive takes part in no arithmetic. The gradient of a
+/// parameter is written for each element, or, where the parameter is one entry, as a sum for each program.
 TritonKernel emit_triton_kernel(const Plan& plan, const std::string& name,
                                 const std::map<std::string, double>& initial_states);
 

@@ -246,6 +246,8 @@ TEST(Neurons, WhatOptionsCannotBe) {
   expect_error([] { lif({.v_reset = std::nan("")}); }, "v_reset must be a finite number, or none, found nan");
   expect_error([] { lif({.surrogate = surrogate::sigmoid(-1)}); },
                "surrogate 'sigmoid': alpha must be a number above 0, found -1");
+  expect_error([] { alif({.tau = 1}); }, "neurons::alif: tau must be a number above 1, found 1");
+  expect_error(named("alif:tau=learnable:3"), "tau must be a number, without learnable");
   expect_error([] { gated_lif({.T = 0}); },
                "neurons::gated_lif: T must be a whole number of at least 1, found 0");
   expect_error([] { liaf({.act = "gelu"}); }, "act must be relu, sigmoid, tanh or none, found gelu");
@@ -255,7 +257,7 @@ TEST(Neurons, WhatOptionsCannotBe) {
   expect_error(named("qif:v_reset=2"), "v_threshold must be a number above v_reset, which is 2, found '1'");
   expect_error(named("eif:v_rest=-1"), "v_rest must be a number of at least v_reset, which is -0.1");
   expect_error(named("raf:b=0"), "b must be a number below 0, found '0'");
-  expect_error(named("raf:b=learnable:-1"), "b must be a number, and cannot be learned");
+  expect_error(named("raf:b=learnable:-1"), "b must be a number, without learnable, found 'learnable:-1'");
   expect_error(named("gated_lif:init_tau=1"), "init_tau must be a number above 0 and below 1, found '1'");
   expect_error(named("stbif:level=x"), "level must be a whole number, found 'x'");
   expect_error(named("stbif:neg_min=20"), "pos_max must be a number of at least neg_min, which is 20");

@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
@@ -177,25 +178,28 @@ class Call {
 
   void bind_param(std::size_t place, const at::Tensor& tensor) {
     const Argument& wanted = argument(neuron_.params()[place]);
-    const Name what{"parameter", place};
+    const auto fail_for = [&](const auto&... parts) {
+      fail("neuron '", neuron_.graph().name, "': ", parts...);
+    };
     Shape shape = tensor.sizes().vec();
     if (wanted.per_step) {
       if (shape.empty() || shape[0] != steps_)
-        fail(what, " changes with time, so its shape must start with T = ", steps_, ", found ",
-             text_of(shape));
+        fail_for("parameter '", wanted.name, "' changes with time, so its shape must start with T = ", steps_,
+                 ", found ", text_of(shape));
       shape.erase(shape.begin());
     }
-    check(what, tensor, wanted.mem, tensor.sizes().vec());
+    check(Name{"parameter", place}, tensor, wanted.mem, tensor.sizes().vec());
     const std::optional<Broadcast> how = broadcast(step_, shape);
     if (!how)
-      fail(what, " has shape ", text_of(shape), ", which does not broadcast to the step's shape ",
-           text_of(step_));
+      fail_for("parameter '", wanted.name, "' has shape ", text_of(shape),
+               ", which does not broadcast to the step's shape ", text_of(step_), "; ",
+               shape_that_fits(shape));
     const at::Tensor& dense = keep(tensor.contiguous());
     const std::int64_t row = elements_of(shape), rows = wanted.per_step ? steps_ : 1;
     // A GPU would have to be waited for.
     if (device_.is_cpu())
       if (const std::string wrong = out_of_range(wanted, dense.data_ptr(), rows * row); !wrong.empty())
-        fail(wrong);
+        fail_for(wrong);
     Bound where = bound(dense, wanted.per_step ? row : 0);
     where.inner = how->inner;
     where.count = how->count;
@@ -203,6 +207,23 @@ class Call {
     maps_.push_back(how->spread ? Map::element : how->map);
     params_.push_back(where);
     param_shapes_.push_back(std::move(shape));
+  }
+
+  /// What to do with a parameter that does not broadcast.
+  std::string shape_that_fits(const Shape& shape) const {
+    // A list that is as long as another dimension than the last is most likely meant for that one.
+    if (shape.size() == 1 && step_.size() > 1) {
+      std::vector<std::size_t> dims = {1};  // where channels usually are
+      for (std::size_t d = 0; d + 1 < step_.size(); ++d) dims.push_back(d);
+      for (std::size_t d : dims)
+        if (step_[d] == shape[0]) {
+          Shape fits(step_.size() - d, 1);
+          fits[0] = shape[0];
+          return join("for an entry at each place of dimension ", d, " of a step, give it the shape ",
+                      text_of(fits));
+        }
+    }
+    return "each dimension, counted from the right, must be 1 or equal, and there may be no more of them";
   }
 
   /// A parameter with an entry for each element.

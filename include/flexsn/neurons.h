@@ -174,7 +174,7 @@ Neuron sltt_lif(const SlttLif& options = {});
 
 /// LIF whose threshold rises with each spike.
 struct Alif {
-  double tau = 2;  ///< the default of the parameter tau
+  double tau = 2;  ///< where the learnable one starts: 1 / tau = sigmoid(w)
   Number beta = 0.2;
   Number rho = 0.9;
   Number v_threshold = 1;

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import math
 import pathlib
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from . import version
+from ._subject import argument_names
 from .bench import OTHERS, bench
 from .export import FORMATS, export
 from .inspect import DTYPES, KINDS, STAGES, check, explain, show
@@ -51,7 +53,9 @@ def _arguments() -> argparse.ArgumentParser:
             metavar="FILE.py:CORE|NAME",
             help="a function, module or FlexSN of a file, or a neuron of the library, such as lif:tau=3",
         )
-        command.add_argument("--states", type=int, metavar="N", help="how many states the core has")
+        command.add_argument(
+            "--states", type=int, metavar="N", help="how many; by default as arguments and results tell"
+        )
         command.add_argument("--inputs", type=int, metavar="N", help="how many inputs; by default the others")
         command.add_argument(
             "--param", type=float, action="append", default=[], metavar="NUMBER", help="passed after states"
@@ -66,7 +70,7 @@ def _arguments() -> argparse.ArgumentParser:
                 "--vs", type=_others, default=("eager", "compile"), metavar="NAMES",
                 help=f"of {', '.join(OTHERS)}; by default eager,compile",
             )  # fmt: skip
-            command.add_argument("--seconds", type=float, default=1.0, help="for each figure; by default 1")
+            command.add_argument("--seconds", type=_seconds, default=1.0, help="for a figure; by default 1")
             command.add_argument("--out", metavar="FILE.json", help="write the figures there")
             command.add_argument("--plot", metavar="FILE.png", help="draw them there, with matplotlib")
         if name == "export":
@@ -89,6 +93,16 @@ def _shape(text: str) -> tuple[int, ...]:
     if any(size < 0 for size in shape):
         raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, found {text!r}")
     return shape
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, found {text!r}")
+    return seconds
 
 
 def _others(text: str) -> tuple[str, ...]:
@@ -175,11 +189,33 @@ def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
                 "--inputs and --param"
             )
         return options
-    if given.states is None:
-        raise _WrongUse(
-            f"how many states {given.core} has cannot be told from it; say --states N, such as --states 1"
-        )
-    return {**options, "num_states": given.states, "num_inputs": given.inputs, "params": given.param}
+    states = _told_states(core, given) if given.states is None else given.states
+    return {**options, "num_states": states, "num_inputs": given.inputs, "params": given.param}
+
+
+def _told_states(core: Any, given: argparse.Namespace) -> int:
+    """How many states a core has, where arguments and results leave one choice: it has an input, a state and
+    an output at least, and as many states come out as go in."""
+    _, taken = argument_names(core)
+    taken -= len(given.param)
+    results, told = 0, f"{taken} arguments"
+    if taken > 1:
+        try:
+            with torch.no_grad():
+                found = core(*[torch.zeros(given.shape or (1,)) for _ in range(taken)], *given.param)
+            results = len(found) if isinstance(found, (tuple, list)) else 1
+            told += f" and {results} result{'s' if results > 1 else ''}"
+        except Exception as error:
+            told += f"; called on zeros, it raised {type(error).__name__}: {error}"
+    inputs = given.inputs
+    if inputs is not None and 0 < inputs < taken and results > taken - inputs:
+        return taken - inputs
+    if inputs is None and min(taken, results) == 2:
+        return 1
+    raise _WrongUse(
+        f"how many states {given.core} has cannot be told from it ({told}); say --states N, such as "
+        "--states 1"
+    )
 
 
 def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:

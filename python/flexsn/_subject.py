@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -183,7 +185,7 @@ def subject_of(
             f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
             "arguments and three results there may be one, two or three states; say for example num_states=1"
         )
-    names, required = _argument_names(core)
+    names, required = argument_names(core)
     if num_inputs is None:
         num_inputs = required - num_states - len(static)
         if num_inputs < 1:
@@ -211,7 +213,7 @@ def _refuse_network(neuron: Any, asker: str) -> None:
             )
 
 
-def _argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
+def argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
     """The names of a core's arguments, and how many of them must be given."""
     try:
         signature = inspect.signature(core.forward if isinstance(core, nn.Module) else core)
@@ -220,6 +222,9 @@ def _argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind in by_place]
     return [p.name for p in named], sum(p.default is p.empty for p in named)
+
+
+_LONGEST_NAME = 40
 
 
 @dataclass
@@ -261,7 +266,7 @@ class Traced:
         if described is not None:
             outputs, self.text = list(described.outputs), trace.text
         else:
-            outputs = [f"output{i}" for i in range(trace.num_outputs)]
+            outputs = _output_names(subject.core, trace.num_outputs, self.names)
             self.text = ops.named(trace.text, subject.name, self.names, outputs)
         self.result_names = [*outputs, *subject.names[subject.num_inputs : first_static]]
 
@@ -276,7 +281,8 @@ class Traced:
         parameters = []
         taken = set(self.subject.names[: self.subject.num_inputs + self.subject.num_states])
         for k, (tensor, place) in enumerate(zip(self.values, places)):
-            name = _short_name(words[place]) if place < len(captured) else None
+            made = place >= len(captured)
+            name = _made_name(program, place, self.sources) if made else _short_name(words[place])
             if name is None or name in taken:
                 name = f"param{k}"
             while name in taken:
@@ -291,6 +297,53 @@ def _short_name(source: str) -> str | None:
     """ "w" of "global w of f" or "self.w"; None where that is no name."""
     word = re.sub(r"^(?:global|closure|default|argument) (\S+).*|^(?:self|module)\.", r"\1", source)
     return word if re.fullmatch(r"[A-Za-z_][\w.]*", word, re.ASCII) else None
+
+
+def _made_name(program: Any, place: int, sources: Sequence[str]) -> str | None:
+    """ "sigmoid_w" of what torch makes from w alone."""
+    if place < len(sources):
+        return _short_name(sources[place])
+    step = program.steps[place - len(sources)]
+    given = [where for where, _ in (*step.arguments, *(each for _, each in step.keywords)) if where >= 0]
+    from_one = _made_name(program, given[0], sources) if len(set(given)) == 1 else None
+    function = step.function.rpartition("::")[2].partition(".")[0]
+    name = f"{function}_{from_one}" if from_one and function else None
+    return name if name and len(name) <= _LONGEST_NAME else None
+
+
+def _output_names(core: Callable[..., Any], count: int, taken: Sequence[str]) -> list[str]:
+    """What the core's own text calls its outputs, where one line returns all; else output0 and so on."""
+    usual = [f"output{i}" for i in range(count)]
+    try:
+        function = core.forward if isinstance(core, nn.Module) else core
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return usual
+    returns = _returns(definition) if isinstance(definition, ast.FunctionDef) else []
+    if len(returns) != 1:
+        return usual
+    value = returns[0].value
+    parts = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
+    names: list[str] = []
+    for place, other in enumerate(usual):
+        part = parts[place] if place < len(parts) else None
+        if isinstance(part, ast.Starred):
+            parts = []  # from here on the places are unknown
+        name = part.id if isinstance(part, ast.Name) and part.id.isascii() else other
+        names.append(other if name in taken or name in names or name in usual else name)
+    return names
+
+
+def _returns(node: ast.AST) -> list[ast.Return]:
+    """The return statements of a function, without those of functions inside it."""
+    inside = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+    found: list[ast.Return] = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            found.append(child)
+        elif not isinstance(child, inside):
+            found += _returns(child)
+    return found
 
 
 def _program_lines(program: Any, sources: Sequence[str]) -> tuple[list[str], list[str]]:

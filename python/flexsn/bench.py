@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import os
 import pathlib
 import platform
@@ -106,6 +107,8 @@ def bench(
     dtype = dtype_named(dtype, asker)
     if T < 1 or any(size < 1 for size in shape):
         raise ValueError(f"{asker}: T and shape must be at least 1, found T={T} and shape={tuple(shape)}")
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{asker}: seconds must be a finite number of at least 0, found {seconds}")
     race = _Race(neuron, subject, [name for name in OTHERS if name in vs], progress)
     return race.run(T, tuple(shape), dtype, seconds, seed)
 

@@ -59,10 +59,9 @@ class FlexSN(MemoryModule):
     step_mode: "m" or "s". A single step calls the core itself, whatever the backend.
     backend: "fused" ("triton" and "inductor" mean the same) runs a sequence as one kernel on whatever device
         the tensors are; what cannot be fused is an error. "triton_export" gives the same results by the
-        kernels of the Triton module that `flexsn.export` writes, on any GPU that Triton serves (a gradient
-        that does not arrive at an output counts as zeros there). "torch" calls the core step by step; so
-        does "hop", where torch.compile sees a call that keeps all states as one operator with the step as its
-        body.
+        kernels of the Triton module that `flexsn.export` writes, on any GPU that Triton serves. "torch" calls
+        the core step by step; so does "hop", where torch.compile sees a call that keeps all states as one
+        operator with the step as its body.
     store_state_seqs: keep all states of the last call in `state_seqs`, a list of [T, ...].
     example_outputs: tensors of one step; what an empty sequence gives has their shapes and types.
     static_inputs: passed to the core after the states, the same at every step. Parameters and tensors become

@@ -175,6 +175,9 @@ def test_wrong_words_are_errors() -> None:
         quick(lif, "eager", num_states=1, T=0)
     with pytest.raises(TypeError, match="flexsn.bench: num_states is required for a core"):
         quick(lif, "eager")
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="seconds must be a finite number of at least 0, found"):
+            bench(lif, ("eager",), 2, (3,), num_states=1, seconds=seconds)
 
 
 def test_a_table_has_ratios_to_the_first_and_holes() -> None:

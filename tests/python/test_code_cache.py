@@ -193,6 +193,43 @@ def test_no_folder_at_all_is_an_error_that_says_why(places, monkeypatch) -> None
         code_cache.folder()
 
 
+def test_a_folder_that_was_deleted_since_is_made_anew(places) -> None:
+    compile_triton_code_str(CODE.format(20), "kernel")
+    shutil.rmtree(places[0])
+    assert compile_triton_code_str(CODE.format(21), "kernel")() == 21
+    assert mode(places[0]) == 0o700 and len(list(places[0].iterdir())) == 1
+
+
+@posix
+def test_a_folder_that_was_opened_to_others_since_is_closed(places) -> None:
+    code_cache.folder()
+    places[0].chmod(0o777)
+    compile_triton_code_str(CODE.format(22), "kernel")
+    assert mode(places[0]) == 0o700
+
+
+@posix
+def test_a_folder_that_cannot_be_closed_any_more_is_left(places, monkeypatch) -> None:
+    code_cache.folder()
+    places[0].chmod(0o777)
+    with monkeypatch.context() as without:
+        without.setattr(os, "chmod", lambda *arguments: None)
+        assert code_cache.folder() == places[1]
+
+
+def test_a_file_in_the_place_of_the_folder_is_passed_over(places) -> None:
+    code_cache.folder()
+    places[0].rmdir()
+    places[0].write_text("no folder")
+    assert code_cache.folder() == places[1] and places[0].read_text() == "no folder"
+
+
+def test_a_folder_that_was_looked_at_is_not_tried_again(places, monkeypatch) -> None:
+    code_cache.folder()
+    monkeypatch.setattr(code_cache, "_first_fit", None)
+    assert code_cache.folder() == places[0]
+
+
 # ---- content -----------------------------------------------------------------------------------------------
 
 
@@ -209,6 +246,17 @@ def test_a_link_in_the_place_of_a_file_is_replaced(places, tmp_path) -> None:
     (tmp_path / "target.py").write_text(CODE.format(6))
     path.symlink_to(tmp_path / "target.py")
     assert code_cache.write("kernel", CODE.format(6)) == path and not path.is_symlink()
+
+
+def test_a_folder_in_the_place_of_a_file_is_moved_away(places) -> None:
+    path = code_cache.write("kernel", CODE.format(23))
+    path.unlink()
+    path.mkdir()
+    (path / "note").write_text("somebody's")
+    assert compile_triton_code_str(CODE.format(23), "kernel")() == 23
+    assert path.read_text() == CODE.format(23)
+    [kept] = places[0].glob("*.aside/*/note")
+    assert kept.read_text() == "somebody's"
 
 
 def test_source_is_what_ran_whatever_becomes_of_the_file(places) -> None:

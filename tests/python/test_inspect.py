@@ -135,8 +135,8 @@ def test_explain_of_a_core_without_gradients_says_so() -> None:
     [
         ("ir", "next v ="),
         ("joint", "grad of x ="),
-        ("forward", "output output0 ="),
-        ("backward", "grad_output0"),
+        ("forward", "output s ="),
+        ("backward", "grad_s"),
         ("expanded", "neuron plain expanded"),
         ("plan", "plan backward of plain"),
         ("llvm", "define void @flexsn_step"),
@@ -219,7 +219,7 @@ def test_check_names_the_first_step_and_element_and_the_distance_to_the_threshol
     whole, steps = report.checks[0], report.checks[1]
     assert not whole.passed and not steps.passed
     for each in (whole, steps):
-        assert "output0 at step 3, element [1, 2] is 0 in the kernel and 1 in the eager loop" in each.detail
+        assert "s at step 3, element [1, 2] is 0 in the kernel and 1 in the eager loop" in each.detail
         assert "there x = 2.5, v = 0" in each.detail
         assert "it compares 0.25 >= 0, 0.25 from the threshold" in each.detail
     assert "FAILED" in report.text and "failed" in report.text.splitlines()[-1]
@@ -237,7 +237,7 @@ def test_check_leaves_out_what_rounding_decides_at_a_threshold(monkeypatch: pyte
     report = flexsn.check(plain, num_states=1, inputs=x, states=[torch.zeros(3)])
     assert report.passed, report.text
     detail = report.checks[0].detail
-    assert "output0 at step 2, element [1] is 0 in the kernel and 1 in the eager loop" in detail
+    assert "s at step 2, element [1] is 0 in the kernel and 1 in the eager loop" in detail
     assert "so this is rounding" in detail
     assert "1 values within 1e-05 of a threshold left out" in report.checks[1].detail
 
@@ -434,3 +434,47 @@ def test_a_gradient_of_an_argument_that_is_not_there_is_an_error() -> None:
     for place in (-1, 7):
         with pytest.raises(ValueError, match=f"there is no argument {place} to take a gradient of; there are"):
             ops.explain(text, 3, [4], [], False, False, [place])
+
+
+# ---- names
+
+
+def test_outputs_have_the_names_that_the_core_returns() -> None:
+    def clear(x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        def inner(y: Tensor) -> Tensor:
+            return y * 2
+
+        spike = inner(x)
+        return spike, v, x + u, u, v
+
+    def twice(x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        h = x + v
+        if x.dim() > 9:
+            return v, h
+        return h, v
+
+    def unpacked(x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        both = (x, x * 2)
+        last = v
+        return *both, last
+
+    def outputs(core: object, **given: int) -> list[str]:
+        text = flexsn.show(core, "forward", **given)
+        return [line.split()[1] for line in text.splitlines() if line.strip().startswith("output ")]
+
+    # v is a state, so that the second output cannot have its name.
+    assert outputs(clear, num_states=2)[:3] == ["spike", "output1", "output2"]
+    assert outputs(twice, num_states=1)[0] == "output0"
+    assert outputs(unpacked, num_states=1)[:2] == ["output0", "output1"]
+    assert outputs(lambda x, v: (x + v, v), num_states=1)[0] == "output0"
+
+
+def test_parameters_that_torch_makes_are_called_after_what_they_are_made_of() -> None:
+    w, b = torch.ones(3, requires_grad=True), torch.ones(3)
+
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = x * torch.sigmoid(w) + v * torch.exp(torch.sigmoid(w)) + (w + b)
+        return h, h
+
+    names = [parameter.name for parameter in flexsn.explain(core, 2, (3,), num_states=1).parameters]
+    assert names == ["sigmoid_w", "exp_sigmoid_w", "param2"]

@@ -26,6 +26,18 @@ def lif(x, v):
 def scaled(x, v, factor):
     return x * factor, v + x
 
+def doubled(x, u, v):
+    return x, u, v
+
+def only_state(x, v):
+    return v + x
+
+def picky(x, v):
+    raise KeyError("no zeros")
+
+def two_inputs(x, y, v):
+    return x + v, v + y
+
 def summed(x, v):
     return x - x.sum(), v
 
@@ -68,7 +80,7 @@ def test_check_that_fails_has_status_1(
     assert main(["check", f"{file}:neuron", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is False and report["checks"][0]["passed"] is False
-    assert "output0 at step 0, element [0, 0] is" in report["checks"][0]["detail"]
+    assert "s at step 0, element [0, 0] is" in report["checks"][0]["detail"]
 
 
 def test_explain_prints_text_and_fields(file: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,16 +107,40 @@ def test_numbers_are_passed_after_the_states(file: pathlib.Path, capsys: pytest.
     assert "mul %x, 2.5" in capsys.readouterr().out
 
 
+def test_states_are_told_where_there_is_one_choice(
+    file: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for core, options in (("lif", []), ("two_inputs", []), ("scaled", ["--param", "2.5"])):
+        main(["show", f"{file}:{core}", *options])
+        told = capsys.readouterr().out
+        main(["show", f"{file}:{core}", *options, "--states", "1"])
+        assert told == capsys.readouterr().out and "state v : f32" in told
+    main(["export", f"{file}:lif", "--format", "fsn"])
+    assert "state v : f32" in capsys.readouterr().out
+    main(["show", f"{file}:doubled", "--inputs", "1"])
+    assert "state u : f32" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["show", "FILE"], "expected FILE.py:CORE, such as my_file.py:lif, found"),
         (["show", "nowhere.py:lif"], "there is no file 'nowhere.py'"),
         (["show", "FILE:lfi", "--states", "1"], "has no 'lfi' (did you mean 'lif'?)"),
-        (["show", "FILE:zzz", "--states", "1"], "has no 'zzz'; it has lif, scaled, summed"),
+        (
+            ["show", "FILE:zzz", "--states", "1"],
+            "has no 'zzz'; it has lif, scaled, doubled, only_state, picky, two_inputs, summed",
+        ),
         (["show", "FILE:Holder", "--states", "1"], "is a class; make an object of it in the file"),
         (["show", "FILE:limit", "--states", "1"], "must be a function or another callable, found float"),
-        (["check", "FILE:lif"], "cannot be told from it; say --states N, such as --states 1"),
+        (
+            ["check", "FILE:doubled"],
+            ":doubled has cannot be told from it (3 arguments and 3 results); say --states N, such as",
+        ),
+        (["export", "FILE:only_state"], "cannot be told from it (2 arguments and 1 result); say --states N"),
+        (["show", "FILE:picky"], "called on zeros, it raised KeyError: 'no zeros'); say --states"),
+        (["bench", "FILE:lif", "--seconds", "-1"], "--seconds: must be a number of at least 0, found '-1'"),
+        (["bench", "FILE:lif", "--seconds", "soon"], "must be a number of at least 0, found 'soon'"),
         (["explain", "FILE:neuron", "--states", "1"], "FlexSN, which has its own counts; leave out --states"),
         (["explain", "FILE:summed", "--states", "1"], "sum"),
         (["show", "FILE:lif", "--states", "1", "--kind", "forward"], "kind chooses a kernel"),

@@ -562,7 +562,7 @@ def test_wrong_arguments_are_named(inputs, states, params, text, name, device):
 def test_a_parameter_must_broadcast_to_a_step(name):
     x, p = torch.randn(4, 3), torch.tensor(0.5)
     for wrong in (torch.ones(2), torch.ones(2, 3), torch.ones(4, 3)):
-        with pytest.raises(ValueError, match=r"parameter 1 has shape .* does not broadcast to .* \[3\]"):
+        with pytest.raises(ValueError, match=r"parameter .* has shape .* does not broadcast to .* \[3\]"):
             getattr(ops, name)(params_text(), [x], [], [p, wrong])
 
 

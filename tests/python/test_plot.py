@@ -52,6 +52,13 @@ def test_an_import_of_flexsn_does_not_import_matplotlib() -> None:
     assert run_python("import flexsn, sys; print('matplotlib' in sys.modules)").stdout == "False\n"
 
 
+def test_plot_is_an_attribute_of_flexsn() -> None:
+    code = "import flexsn; assert 'plot' in dir(flexsn); print(flexsn.plot.raster.__name__)"
+    assert run_python(code).stdout == "raster\n"
+    with pytest.raises(AttributeError, match="module 'flexsn' has no attribute 'plots'"):
+        flexsn.plots
+
+
 def test_without_matplotlib_the_error_says_what_to_install() -> None:
     done = run_python("import sys; sys.modules['matplotlib'] = None; import flexsn.plot")
     assert "flexsn.plot draws with matplotlib, which cannot be imported" in done.stderr

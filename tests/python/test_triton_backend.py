@@ -4,6 +4,7 @@ of backend "fused"."""
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -188,16 +189,31 @@ def test_a_gradient_is_absent_where_it_is_with_fused(places):
         assert a is None or torch.equal(a, b)
 
 
-def test_a_gradient_that_does_not_arrive_at_an_output_counts_as_zeros():
-    # Zero times infinity is no number; what takes part in no sum is not that.
-    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.sqrt(x), v + x
+def joined(x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Its gradients meet in sums, differences and products, beside infinities where x is 0."""
+    root, low = torch.sqrt(x), torch.log(x) * v
+    v = v * 0.5 - x
+    return root - low, torch.where(x > 1, low, root) * v, low - root * 3, v
 
-    given = [torch.zeros(2, 1)]
+
+def side(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.sqrt(x), v + x
+
+
+@pytest.mark.parametrize(
+    ("core", "outputs", "places"),
+    [(side, 1, (1,)), *((joined, 3, p) for n in (1, 2, 3) for p in itertools.combinations(range(4), n))],
+)
+@pytest.mark.parametrize("sequences", [True, False])
+def test_a_gradient_that_does_not_arrive_at_an_output_takes_part_in_no_sum(core, outputs, places, sequences):
+    # Zero times infinity is no number, and zeros have signs; what takes part in no sum does neither.
+    given = [torch.tensor([[0.0, 1.0, 2.0, -0.0], [0.0, 0.5, 3.0, 1.0]])]
     fused, triton = (
-        Run(m, given, chosen=lambda results: results[-1:]).gradients[0] for m in both(core, 1, 1)
+        Run(m, given, chosen=lambda results: [results[outputs + place] for place in places]).gradients[0]
+        for m in both(core, 1, 1, store_state_seqs=sequences)
     )
-    assert fused.isfinite().all() and triton.isnan().all()
+    assert same_bits(fused, triton)
+    assert core is joined or triton.isfinite().all()
 
 
 # ---- use ---------------------------------------------------------------------------------------------------

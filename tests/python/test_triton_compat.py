@@ -272,6 +272,28 @@ def test_kernels_keep_half_types() -> None:
     torch.testing.assert_close(found, (*ys, *sequences), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+def test_what_training_keeps_of_half_types_may_be_bool(dtype) -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.where(x > v, x * 0.5, v * 2.0)  # of which backward needs the choice
+        return h, h
+
+    made, info, training = kernels_of(core, 1, 1, 1, dtype)
+    x = torch.randn(4, 5, dtype=dtype).requires_grad_()
+    v = torch.randn(5, dtype=dtype).requires_grad_()
+    ys, sequences, _ = by_loop(core, [x], [v])
+    with torch.no_grad():
+        results = wrapper.flexsn_forward(made["forward"], training, x, v)
+        torch.testing.assert_close(results[:2], (*ys, *sequences))
+        grads = [torch.randn_like(ys[0]), torch.zeros_like(ys[0])]
+        saved = [results[place] for place in training.c2k_return_mapping]
+        found = wrapper.flexsn_backward(
+            made["backward"], training, *grads, *saved, input_templates=[x], state_templates=[v]
+        )
+    expected = torch.autograd.grad([*ys, *sequences], [x, v], grads)
+    torch.testing.assert_close(found, expected)
+
+
 def test_states_that_are_left_out_are_zeros() -> None:
     made, info, training = kernels_of(lif, 1, 1, 1)
     x, v = torch.randn(4, 5), torch.zeros(5)

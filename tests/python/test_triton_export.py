@@ -236,14 +236,14 @@ def test_only_gradients_that_are_wanted_are_given(leaky):
 
 
 @pytest.mark.parametrize("sequences", [True, False])
-def test_a_gradient_that_does_not_arrive_is_zeros(leaky, sequences):
+def test_a_gradient_that_does_not_arrive_takes_part_in_no_sum(leaky, sequences):
     data = leaky_data(5, (3,))
     ours, theirs = ([t.clone().requires_grad_() for group in data for t in group] for _ in range(2))
     op = ops.training if sequences else ops.training_final_state
     expected = op(LEAKY, ours[:1], ours[1:2], ours[2:])[:2]
     found = leaky.leaky(*theirs[:2], tau=theirs[2], gate=theirs[3], sequences=sequences)
     arriving = torch.randn_like(expected[1])
-    wanted = torch.autograd.grad(expected, ours, [torch.zeros(5, 3), arriving])
+    wanted = torch.autograd.grad(expected[1], ours, arriving)
     assert all(map(same_bits, wanted, torch.autograd.grad(found[1], theirs, arriving)))
 
 

@@ -68,7 +68,7 @@ def test_a_module_trains_as_the_neuron_does(tmp_path) -> None:
     wanted = torch.autograd.grad(expected, [ours, core.w, core.level], grad)
 
     theirs = x.clone().requires_grad_()
-    params = {"param0": torch.sigmoid(core.w), "level": core.level}
+    params = {"sigmoid_w": torch.sigmoid(core.w), "level": core.level}
     found, last = module.Core(theirs, **params)
     assert same_bits(expected, found) and same_bits(neuron.states[0], last)
     gradients = torch.autograd.grad(found, [theirs, core.w, core.level], grad)
@@ -80,7 +80,7 @@ def test_the_head_says_where_parameters_come_from() -> None:
     head = code[: code.index('"""')]
     assert head.startswith("# Parameters, as they were when this was made:\n")
     for words in (
-        "param0: float32 [3, 1], value0 of the core",
+        "sigmoid_w: float32 [3, 1], value0 of the core",
         "level: float32 [], module.level",
         "sigmoid(module.w)",
     ):
@@ -98,7 +98,7 @@ def test_fsn_text_is_the_neuron(tmp_path) -> None:
     assert text.startswith("# Parameters, as they were")
     assert ops.signature(text) == (["f32"], ["f32"], ["f32", "f32"], ["f32"])
     assert sorted(ops.differentiable(text)) == [0, 1, 2, 3]
-    assert "output output0" in flexsn.export(lif, "fsn", num_states=1)
+    assert "output s = " in flexsn.export(lif, "fsn", num_states=1)
 
 
 @pytest.mark.parametrize("kind", [None, "inference", "forward", "backward"])

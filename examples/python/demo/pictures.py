@@ -57,8 +57,9 @@ def draw(
         # Such that fire now and then: one that fires in each step has its membrane at 0 after each.
         shown = (hidden.sum(0) - STEPS / 4).abs().argsort()[:3]
         names = [f"neuron {int(place)}" for place in shown]
-        plot.traces(v[:, shown], ax=first, labels=names, threshold=1.0).set_title("membrane")
-        plot.traces(tired[:, shown], ax=second, labels=names).set_title("tiredness")
+        plot.traces(v[:, shown], ax=first, threshold=1.0).set(title="membrane", ylabel="potential")
+        plot.traces(tired[:, shown], ax=second, labels=names).set(title="tiredness", ylabel="tiredness")
+        second.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # for both, and over none of their lines
 
     def plane(ax) -> None:
         plot.phase_plane(
@@ -74,9 +75,9 @@ def draw(
     def learning(loss, right) -> None:
         epochs = range(1, len(curve) + 1)
         loss.plot(epochs, [point[0] for point in curve], marker=".")
-        loss.set(title="loss", xlabel="epoch", yscale="log")
+        loss.set(title="loss", xlabel="epoch", ylabel="cross entropy", yscale="log")
         right.plot(epochs, [100 * point[1] for point in curve], marker=".")
-        right.set(title="held-out digits that are right", xlabel="epoch", ylabel="%")
+        right.set(title="held-out digits that are right", xlabel="epoch", ylabel="right, %")
 
     def bars(ax) -> None:
         plot.bench_bars({"training": {name: times[1] for name, times in timings.items()}}, ax=ax)

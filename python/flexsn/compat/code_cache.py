@@ -44,9 +44,22 @@ def folder() -> pathlib.Path:
     tried = candidates()
     key = tuple(map(str, tried))
     with _lock:
-        if key not in _found:
+        # What was found once may be gone by now, or be open to others, or be something else.
+        if key not in _found or not _is_private(_found[key]):
             _found[key] = _first_fit(tried)
         return _found[key]
+
+
+def _is_private(path: pathlib.Path) -> bool:
+    """Is this a folder of ours that is closed to others?"""
+    try:
+        end = os.stat(path)
+        if os.name != "posix":
+            return stat.S_ISDIR(end.st_mode)
+        ours = os.lstat(path).st_uid == end.st_uid == os.getuid()
+        return ours and stat.S_ISDIR(end.st_mode) and stat.S_IMODE(end.st_mode) == 0o700
+    except OSError:
+        return False
 
 
 def _first_fit(tried: list[pathlib.Path]) -> pathlib.Path:
@@ -107,6 +120,8 @@ def write(name: str, code: str) -> pathlib.Path:
     with contextlib.suppress(OSError):
         if not path.is_symlink() and path.read_bytes() == content:
             return path
+    if path.is_dir() and not path.is_symlink():
+        _move_away(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -118,6 +133,13 @@ def write(name: str, code: str) -> pathlib.Path:
             os.unlink(temporary)
         raise
     return path
+
+
+def _move_away(path: pathlib.Path) -> None:
+    """Keeps what cannot be replaced by a file, under a name that nobody asks for."""
+    aside = tempfile.mkdtemp(dir=path.parent, prefix=path.stem, suffix=".aside")
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        os.replace(path, pathlib.Path(aside) / path.name)
 
 
 def run(name: str, code: str, namespace: dict[str, object]) -> pathlib.Path:

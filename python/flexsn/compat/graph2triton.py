@@ -49,7 +49,8 @@ def generate_triton_code_str(graph: fx.Graph, fn_name: str, verbose: bool = Fals
     """The graph as a Triton device function in exact ops: its code, imports included, and its name.
 
     The functions that it may hold are those of flexsn's op table. Values of half types are computed in
-    float32 and rounded where torch would round them.
+    float32. They are rounded where the graph converts a value to another half type than it has, and where a
+    kernel stores it, but not after each function, as torch does; a conversion to float32 rounds nothing.
     """
     text, arguments = _neuron_of(graph, fn_name)
     stem = stem_of(fn_name)

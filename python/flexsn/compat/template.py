@@ -130,7 +130,9 @@ def _forward_in_time(
 
 def _stored(value: str, pointer: str | None = None) -> str:
     """A value as the memory behind a pointer holds it."""
-    return f"{value}.to({pointer or value}_ptr.dtype.element_ty)"
+    # Triton's interpreter makes no bfloat16 of a bool at once.
+    wide = f"({value}.to(tl.float32) if {value}.dtype == tl.int1 else {value})"
+    return f"{wide}.to({pointer or value}_ptr.dtype.element_ty)"
 
 
 def _kernel(

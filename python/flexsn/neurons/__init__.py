@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from .absent import absence
 from .by_name import named
 from .integrating import (
     ActivationAwareIFNode,
@@ -36,3 +39,7 @@ __all__ = [
     "NonSpikingLIFNode", "OTTTLIFNode", "ParametricLIFNode", "QIFNode", "RAFNode", "SLTTLIFNode",
     "STBIFNeuron", "STBIFNode", "SimpleIFNode", "SimpleLIFNode", "SynapticLINode", "named",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(absence(name, __all__))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
@@ -87,11 +88,11 @@ class ActivationAwareIFNode(LibraryNeuron):
         store_v_seq: bool = False,
     ) -> None:
         options: dict[str, Any] = {
-            name: value if isinstance(value, Tensor) else torch.tensor(float(value))
+            name: torch.tensor(float(value)) if isinstance(value, numbers.Real) else value
             for name, value in {"v_threshold": v_threshold, "v_offset": v_offset}.items()
         }
         for name, value in options.items():
-            if value.dim() > 1:
+            if isinstance(value, Tensor) and value.dim() > 1:
                 raise ValueError(
                     f"ActivationAwareIFNode: {name} must be a number or have one dimension, that of the "
                     f"channels, found shape {tuple(value.shape)}"
@@ -99,6 +100,20 @@ class ActivationAwareIFNode(LibraryNeuron):
         options |= {"v_reset": v_reset, "detach_reset": detach_reset}
         super().__init__(options, surrogate_function, step_mode, backend, store_v_seq)
         self.channel_dim = channel_dim
+
+    @property
+    def channel_dim(self) -> int:
+        """The dimension of a step that has the channels."""
+        return self._channel_dim
+
+    @channel_dim.setter
+    def channel_dim(self, value: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(
+                "ActivationAwareIFNode: channel_dim must be a dimension of a step, a whole number, found "
+                f"{value!r}"
+            )
+        self._channel_dim = value
 
     def _argument(self, name: str, x_seq: Tensor) -> Tensor:
         value = getattr(self, name)

@@ -59,17 +59,34 @@ class SimpleLIFNode(LibraryNeuron):
         super().__init__(options, surrogate_function, step_mode, backend)
 
 
-class ParametricLIFNode(LibraryNeuron):
+class _LearnsTau(LibraryNeuron):
+    """A neuron whose parameter `w` is its time constant: 1 / tau = sigmoid(w), so that tau stays above 1."""
+
+    def _add_parameter(self, name: str, value: float, initial: dict[str, Any]) -> None:
+        (start,) = initial.values()
+        if isinstance(start, Tensor):
+            self.register_parameter(name, nn.Parameter(-(start.detach() - 1).log()))
+        else:
+            super()._add_parameter(name, value, initial)
+
+    @property
+    def tau(self) -> Tensor:
+        """The time constant as it is now."""
+        return 1.0 / torch.sigmoid(self.w.detach())
+
+
+class ParametricLIFNode(_LearnsTau):
     """LIF with a learnable time constant: 1 / tau = sigmoid(w).
 
-    The parameter `w` is a scalar; any other of a shape that broadcasts to a step's may be assigned.
+    init_tau: where it starts. A tensor gives `w` its shape, which must broadcast to a step's: for a step
+        [batch, channels, height, width] one of [channels, 1, 1] is a time constant for each channel.
     """
 
     name = "plif"
 
     def __init__(
         self,
-        init_tau: float = 2.0,
+        init_tau: Number = 2.0,
         decay_input: bool = True,
         v_threshold: Number = 1.0,
         v_reset: float | None = 0.0,
@@ -86,15 +103,11 @@ class ParametricLIFNode(LibraryNeuron):
         initial = {"init_tau": init_tau}
         super().__init__(options, surrogate_function, step_mode, backend, store_v_seq, initial)
 
-    @property
-    def tau(self) -> Tensor:
-        """The time constant as it is now."""
-        return 1.0 / torch.sigmoid(self.w.detach())
-
 
 class KLIFNode(LibraryNeuron):
-    """LIF whose potential goes through relu with a learnable factor `k`.
+    """LIF whose potential goes through relu with a learnable factor `k`, which starts at 1.
 
+    `k` is a scalar; a parameter of any shape that broadcasts to a step's may be assigned.
     scale_reset: the reset works on h / k and v_threshold / k.
     """
 
@@ -285,14 +298,19 @@ class CUBALIFNode(LibraryNeuron):
         super().__init__(options, surrogate_function, step_mode, backend, store_v_seq)
 
 
-class AdaptiveLIFNode(LibraryNeuron):
-    """LIF whose threshold rises by `beta` with each spike and falls back by `rho`; `tau` is learnable."""
+class AdaptiveLIFNode(_LearnsTau):
+    """LIF whose threshold rises by `beta` with each spike and falls back by `rho`.
+
+    tau: where the learnable time constant starts, 1 / tau = sigmoid(w). A tensor gives `w` its shape, which
+        must broadcast to a step's: for a step [batch, channels, height, width] one of [channels, 1, 1] is a
+        time constant for each channel.
+    """
 
     name = "alif"
 
     def __init__(
         self,
-        tau: float = 2.0,
+        tau: Number = 2.0,
         beta: Number = 0.2,
         rho: Number = 0.9,
         v_threshold: Number = 1.0,
@@ -366,7 +384,7 @@ class GatedLIFNode(LibraryNeuron):
     def supported_step_mode(self) -> tuple[str, ...]:
         return ("m",)
 
-    def _add_parameter(self, name: str, value: float) -> None:
+    def _add_parameter(self, name: str, value: float, initial: dict[str, Any]) -> None:
         shape = () if self.inplane is None else (self.inplane,)
         start = torch.full((self.T, *shape) if name == "conduct" else shape, value)
         if name in ("alpha", "beta", "gamma"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -107,6 +108,28 @@ def known(described: Described, triton: bool = False) -> Known:
     return _known[triton][len(described.states)]
 
 
+_NUMBER = "Number"
+#: what an option may be, by the annotation of its argument
+_IN_WORDS = {
+    "bool": "True or False",
+    "int": "a whole number",
+    "float": "a number",
+    "float | None": "a number or None",
+    _NUMBER: "a number or a tensor of floats",
+}
+
+
+@functools.cache
+def _annotation(kind: type, name: str) -> str | None:
+    """The annotation of an argument of the library's class that this one is or derives from."""
+    for each in kind.__mro__:
+        if each.__module__.startswith(__package__) and each is not LibraryNeuron:
+            argument = inspect.signature(each.__init__).parameters.get(name)
+            if argument is not None:
+                return argument.annotation
+    return None
+
+
 class LibraryNeuron(MemoryModule):
     """A neuron of the library; docs/neurons.md has its equations.
 
@@ -148,15 +171,15 @@ class LibraryNeuron(MemoryModule):
             self.register_memory(state, value)
         for name, value in zip(described.params, described.defaults):
             if name not in options:
-                self._add_parameter(name, value)
+                self._add_parameter(name, value, initial or {})
         self.register_memory("v_seq", None)
         self.store_v_seq = store_v_seq
         self._options_changed()
 
     # ---- options ------------------------------------------------------------------------------------------
 
-    def _add_parameter(self, name: str, value: float) -> None:
-        """A learnable parameter with its own start."""
+    def _add_parameter(self, name: str, value: float, initial: dict[str, Any]) -> None:
+        """A learnable parameter that starts at `value`, which C++ made of what `initial` says."""
         self.register_parameter(name, nn.Parameter(torch.tensor(value)))
 
     def _put_option(self, name: str, value: Any) -> None:
@@ -180,16 +203,28 @@ class LibraryNeuron(MemoryModule):
             return f"{name}={int(value)}"
         if isinstance(value, numbers.Real):
             return f"{name}={float(value)!r}"
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() == 0:
-            found = type(value).__name__
-            if isinstance(value, Tensor):
-                found = "a tensor without entries" if value.numel() == 0 else f"a tensor of {value.dtype}"
-            raise TypeError(
-                f"{type(self).__name__}: {name} must be a number or a tensor of floats, found {found}"
-            )
+        self._require_number(name, value)
         if example is None or value.is_meta:
             return f"{name}=learnable"
         return f"{name}=learnable:{float(example(value.detach()))!r}"
+
+    def _require_number(self, name: str, value: Any) -> None:
+        """A tensor, where the option may be one; what is no number at all comes here too."""
+        kind = _annotation(type(self), name)
+        if isinstance(value, Tensor):
+            if kind == _NUMBER and value.is_floating_point() and value.numel() != 0:
+                return
+            found = "a tensor without entries" if value.numel() == 0 else f"a tensor of {value.dtype}"
+        else:
+            found = repr(value) if isinstance(value, str) else type(value).__name__
+        raise TypeError(f"{type(self).__name__}: {name} must be {_IN_WORDS[kind]}, found {found}")
+
+    def _start_text(self, name: str, value: Any, example: Callable[[Tensor], Tensor]) -> str:
+        """What a parameter starts from, for C++."""
+        if not isinstance(value, Tensor):
+            return self._option_text(name, value)
+        self._require_number(name, value)
+        return f"{name}={2.0 if value.is_meta else float(example(value.detach()))!r}"
 
     def _surrogate_text(self) -> tuple[str, ...]:
         function = self.surrogate_function
@@ -197,8 +232,8 @@ class LibraryNeuron(MemoryModule):
 
     def _checked(self, initial: dict[str, Any]) -> Described:
         """What C++ says of the options; of a tensor the largest and the least entry are tried."""
-        starts = [self._option_text(name, value) for name, value in initial.items()]
         for example in (torch.max, torch.min):
+            starts = [self._start_text(name, value, example) for name, value in initial.items()]
             texts = [self._option_text(name, getattr(self, name), example) for name in self._option_names]
             options = (*texts, *starts, *self._surrogate_text())
             described = describe(type(self).__name__, self.name, options, torch.float32)
@@ -242,12 +277,18 @@ class LibraryNeuron(MemoryModule):
                 return surrogate.named(function)
             except ValueError as error:
                 raise ValueError(f"{shown}: surrogate_function: {error}") from None
-        if function is not None and not callable(function):
-            raise TypeError(
-                f"{shown}: surrogate_function must be a surrogate, the name of one or a function of a "
-                f"tensor, found {type(function).__name__}"
-            )
-        return function
+        if function is None and _annotation(type(self), "surrogate_function") is None:
+            return None
+        found = type(function).__name__
+        if isinstance(function, type):
+            given = ".apply" if issubclass(function, torch.autograd.Function) else "()"
+            found = f"the class {function.__name__}; give {function.__name__}{given}"
+        elif callable(function):
+            return function
+        raise TypeError(
+            f"{shown}: surrogate_function must be a surrogate, the name of one or a function of a tensor, "
+            f"found {found}"
+        )
 
     @property
     def supported_backends(self) -> tuple[str, ...]:
@@ -273,7 +314,9 @@ class LibraryNeuron(MemoryModule):
 
     @store_v_seq.setter
     def store_v_seq(self, value: bool) -> None:
-        self._store_v_seq = bool(value)
+        if not isinstance(value, bool):
+            raise TypeError(f"{type(self).__name__}: store_v_seq must be True or False, found {value!r}")
+        self._store_v_seq = value
         self.v_seq = None
 
     def extra_repr(self) -> str:
