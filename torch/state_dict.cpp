@@ -1,4 +1,7 @@
 // Parameters and buffers by name: copied into networks, and exchanged with Python through files.
+//
+// torch::pickle_load, which is public, makes None of the OrderedDict that Python saves (2.13), so the JIT's
+// own pickler and unpickler are used, which torch does not promise to keep. They could go when it reads one.
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/csrc/jit/serialization/unpickler.h>
 

@@ -19,34 +19,37 @@ OutputTemplateSpec = tuple[tuple[int, ...], torch.dtype] | tuple[tuple[int, ...]
 OutputTemplateSpecs = tuple[OutputTemplateSpec, ...]
 
 
-class FlexSNScan(ScanOperator):
-    """The operator that a compiled call of `flex_sn_scan` becomes."""
-
-    def __init__(self) -> None:
-        super().__init__("flex_sn_scan")
+#: what a compiled call of `flex_sn_scan` becomes
+_operator = ScanOperator("flex_sn_scan")
 
 
-_operator = FlexSNScan()
+class FlexSNScan:
+    """The scan, of which there is one: `flex_sn_scan`."""
+
+    __name__ = "flex_sn_scan"
+
+    def __call__(
+        self,
+        core_fn: Core,
+        num_inputs: int,
+        num_states: int,
+        num_outputs: int,
+        *flat_args: Tensor,
+        output_template_specs: OutputTemplateSpecs | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Runs `core_fn(*inputs, *states, *lifted) -> (*outputs, *states)` over time.
+
+        flat_args: input sequences [T, ...], initial states, then tensors that every step gets as they are.
+        Returns output sequences and state sequences. In a graph of Dynamo it is one node with the step as its
+        body; make_fx and what follows Dynamo see T steps. No steps give outputs as `output_template_specs`
+        says; a compiled call can do without, as its core is traced.
+        """
+        call = Call.of("flex_sn_scan", core_fn, num_inputs, num_states, num_outputs, flat_args)
+        outputs, sequences = scan(call, output_template_specs)
+        return (*outputs, *sequences)
 
 
-def flex_sn_scan(
-    core_fn: Core,
-    num_inputs: int,
-    num_states: int,
-    num_outputs: int,
-    *flat_args: Tensor,
-    output_template_specs: OutputTemplateSpecs | None = None,
-) -> tuple[Tensor, ...]:
-    """Runs `core_fn(*inputs, *states, *lifted) -> (*outputs, *states)` over time.
-
-    flat_args: input sequences [T, ...], initial states, then tensors that every step gets as they are.
-    Returns output sequences and state sequences. In a graph of Dynamo it is one node with the step as its
-    body; make_fx and what follows Dynamo see T steps. No steps give outputs as `output_template_specs` says;
-    a compiled call can do without, as its core is traced.
-    """
-    call = Call.of("flex_sn_scan", core_fn, num_inputs, num_states, num_outputs, flat_args)
-    outputs, sequences = scan(call, output_template_specs)
-    return (*outputs, *sequences)
+flex_sn_scan = FlexSNScan()
 
 
 def eager_scan(
@@ -120,9 +123,14 @@ class Call:
         return one_step(self.core, inputs, states, self.lifted, self.num_outputs)
 
     def empty_outputs(self, specs: OutputTemplateSpecs | None) -> list[Tensor]:
-        """What no steps give, without a call of the core."""
+        """What no steps give. The core is not called, but a compiler may trace it."""
         if self.num_outputs == 0:
             return []
+        if specs is None and torch.compiler.is_dynamo_compiling():
+            # The shapes of a step that is traced and never run.
+            steps = [x.new_empty(x.shape[1:]) for x in self.inputs]
+            outputs, _ = call_core(self.core, steps, self.states, self.lifted, self.num_outputs)
+            return [output.new_empty((0, *output.shape)) for output in outputs]
         if specs is None:
             raise ValueError(
                 "a scan of no steps (T == 0) needs output_template_specs, a (shape, dtype) of one step for "
@@ -164,11 +172,9 @@ def one_step(
 
 def scan(call: Call, specs: OutputTemplateSpecs | None = None) -> tuple[list[Tensor], list[Tensor]]:
     """Output sequences and state sequences of a call; one node where Dynamo traces."""
-    compiling = torch.compiler.is_dynamo_compiling()
     if call.length == 0:
-        outputs = _traced_outputs(call) if compiling and specs is None else call.empty_outputs(specs)
-        return outputs, call.empty_sequences()
-    if not compiling or not dynamo_takes_scans:
+        return call.empty_outputs(specs), call.empty_sequences()
+    if not torch.compiler.is_dynamo_compiling() or not dynamo_takes_scans:
         outputs, _, sequences = run_steps(
             call.core, call.inputs, call.states, call.lifted, call.num_outputs, True
         )
@@ -190,13 +196,6 @@ def scan(call: Call, specs: OutputTemplateSpecs | None = None) -> tuple[list[Ten
     # They are, but the compiler has seen the body's.
     results = [result.contiguous() for result in results]
     return results[: len(results) - num_states], results[len(results) - num_states :]
-
-
-def _traced_outputs(call: Call) -> list[Tensor]:
-    """What no steps give, by the shapes of a step that is traced and never run."""
-    steps = [x.new_empty(x.shape[1:]) for x in call.inputs]
-    outputs, _ = call_core(call.core, steps, call.states, call.lifted, call.num_outputs)
-    return [output.new_empty((0, *output.shape)) for output in outputs]
 
 
 def _check_arity(name: str, core: Core, found: int, count: int) -> None:
