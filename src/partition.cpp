@@ -288,9 +288,9 @@ class Partitioner {
     for (std::size_t r = 0; r < joint_.results.size(); ++r) {
       const Result& result = joint_.results[r];
       if (result.value != id) continue;
-      // An output that is wider than the value itself is no home for it: saving it costs no more.
-      if (result.gives == Gives::output && size_of(result.mem) <= size_of(memory_of(joint_, id)))
-        return Port{What::output, static_cast<int>(r)};
+      // What is wider than the value itself is no home for it: saving it costs no more.
+      if (size_of(result.mem) > size_of(memory_of(joint_, id))) continue;
+      if (result.gives == Gives::output) return Port{What::output, static_cast<int>(r)};
       if (result.gives == Gives::next && training_.state_sequences) return Port{What::sequence, result.of};
     }
     return {};
@@ -518,7 +518,7 @@ class Partitioner {
       out.from = *result;
       const bool output = result->what == What::output;
       out.name = output ? joint_.results[result->index].name : joint_.arguments[result->index].name;
-      if (output) out.mem = joint_.results[result->index].mem;
+      out.mem = output ? joint_.results[result->index].mem : joint_.arguments[result->index].mem;
       return out;
     }
     int number = 0;

@@ -764,5 +764,25 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
             std::string::npos);
 }
 
+// Backward read the f32 sequence of `last` as f16.
+TEST(Kernel, ASequenceThatHoldsAValueOfANarrowerTypeIsReadAsWhatItIs) {
+  const Neuron delayed = parse_neuron(
+      "neuron delayed {\n  state v : f32\n  state last : f32\n  state half : f16 = 3.740234375\n"
+      "  %h = mul %half, %v\n  next v = %h\n  next last = %half\n  next half = %half\n}\n");
+  for (Saving saving : {Saving::automatic, Saving::everything, Saving::per_step, Saving::rebuild}) {
+    const Training training{.state_sequences = true, .saving = saving};
+    const Kernel kernel = compile(delayed, {.training = training, .target = "interpreter"});
+    flexsn::Run r = kernel.bind({1, {1}});
+    Array v(Mem::f32, {1, 1}), last(Mem::f32, {1, 1}), half(Mem::f16, {1, 1});
+    r.state_sequence("v", v).state_sequence("last", last).state_sequence("half", half);
+    std::vector<std::uint8_t> workspace(r.workspace_bytes());
+    r.forward(workspace);
+    const Array arriving(Mem::f32, {1, 1}, 1);
+    Array gradient(Mem::f32, {1});
+    r.backward(workspace, {{"v", arriving}}, {{"v", gradient}});
+    EXPECT_EQ(gradient[0], 3.740234375) << static_cast<int>(saving);
+  }
+}
+
 }  // namespace
 }  // namespace flexsn
