@@ -22,8 +22,11 @@ std::string called(const Argument& argument) {
 std::string out_of_range(const Argument& argument, const void* data, std::int64_t count) {
   const Range& range = argument.range;
   if (range.low == Range().low && range.high == Range().high) return "";
-  // The limits as the parameter's own type has them, so that a limit itself is inside.
-  const double low = Array(argument.mem, {1}, range.low)[0], high = Array(argument.mem, {1}, range.high)[0];
+  // The limits as a float has them, so that a limit itself is inside; -1 as a bool would be true.
+  const auto limit = [&](double value) {
+    return is_float(value_type(argument.mem)) ? Array(argument.mem, {1}, value)[0] : value;
+  };
+  const double low = limit(range.low), high = limit(range.high);
   const auto size = static_cast<std::int64_t>(size_of(argument.mem));
   const auto wrong = [&]<class T>(T) -> std::string {
     constexpr std::int64_t block = 256;

@@ -230,5 +230,17 @@ TEST(Simulate, ReadsColumnsOfAFile) {
   std::remove(path.c_str());
 }
 
+TEST(Run, LimitsOfABoolAndAnIntegerAreNumbers) {
+  const Neuron odd = parse_neuron(
+      "neuron odd {\n  input x : f32\n  param p : bool = 0 in [-1, 1]\n  param n : i32 = 1 in [0.5, 3]\n"
+      "  %a = to_i32 %p\n  %b = add %a, %n\n  output y = %b : i32\n}\n");
+  Arguments arguments;
+  arguments.inputs["x"] = Array(Mem::f32, {1, 1});
+  arguments.params["p"] = Array(Mem::b8, {1}, 0);
+  EXPECT_EQ(run(odd, arguments).outputs.at("y")[0], 1);
+  arguments.params["n"] = Array(Mem::i32, {1}, 0);
+  EXPECT_THROW(run(odd, arguments), UserError);
+}
+
 }  // namespace
 }  // namespace flexsn
