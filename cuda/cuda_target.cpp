@@ -76,6 +76,16 @@ void cuda_zero(void* to, std::int64_t bytes, int device, void* stream) {
                "write zeros");
 }
 
+void cuda_write(void* to, const void* from, std::int64_t bytes, int device, void* stream) {
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(device));
+  // A copy would be read when a captured graph is replayed; the value of a memset is part of the graph.
+  for (std::int64_t i = 0; i < bytes; ++i)
+    driver.check(driver.functions().cuMemsetD8Async(address(to) + static_cast<DeviceAddress>(i),
+                                                    static_cast<const unsigned char*>(from)[i], 1, stream),
+                 "write a value");
+}
+
 void* cuda_allocate(std::int64_t bytes, int device, void* stream) {
   const Driver& driver = Cuda::standard().driver;
   const CurrentGpu current(driver, driver.gpu(device));

@@ -274,9 +274,31 @@ struct RunState {
     return {.data = made.bytes.data(), .host = true};
   }
 
+  /// Memory of the device until the run is queued.
+  void* room_on_gpu(std::int64_t bytes) {
+    void* out = cuda_allocate(bytes, device(), stream);
+    expanded.emplace_back(out, [at = device(), on = stream](void* data) {
+      try {
+        cuda_free(data, at, on);
+      } catch (const UserError&) {  // the stream has failed, which whoever waits for it is told
+      }
+    });
+    return out;
+  }
+
+  /// A single value may lie in the host's memory, but rows for each step may not, even if all are one.
+  Bound standing_param(int index) {
+    const Bound value = standing(index);
+    const Argument& argument = step().arguments[index];
+    if (!on_gpu() || !argument.per_step) return value;
+    void* out = room_on_gpu(bytes_of(argument.mem));
+    cuda_write(out, value.data, bytes_of(argument.mem), device(), stream);
+    return {.data = out, .row_stride = 0};
+  }
+
   Bound bound_param(int index) {
     const auto found = params.find(index);
-    if (found == params.end()) return standing(index);
+    if (found == params.end()) return standing_param(index);
     const auto& [view, shape, broadcast, host] = found->second;
     const bool per_step = step().arguments[index].per_step;
     if (!broadcast.spread)
@@ -288,13 +310,7 @@ struct RunState {
     const std::int64_t rows = per_step ? extent.steps : 1;
     if (on_gpu()) {
       if (rows * elements == 0) return {.data = view.data(), .row_stride = 0};
-      void* out = cuda_allocate(rows * elements * bytes_of(view.type()), device(), stream);
-      expanded.emplace_back(out, [at = device(), on = stream](void* data) {
-        try {
-          cuda_free(data, at, on);
-        } catch (const UserError&) {  // the stream has failed, which whoever waits for it is told
-        }
-      });
+      void* out = room_on_gpu(rows * elements * bytes_of(view.type()));
       cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
       return {.data = out, .row_stride = per_step ? elements : 0};
     }

@@ -206,5 +206,30 @@ TEST(CudaAbsent, IsSaidWithTheWayOut) {
   EXPECT_EQ(error([] { compile(neuron_named("lif"), {.target = "cuda"}); }), why);
 }
 
+TEST_F(CudaRuns, AParameterForEachStepThatIsNotBoundHasItsDefault) {
+  const Neuron gated = neuron("gated", [](Step& s) {
+    const auto gate = s.step_param("gate", 0.75);
+    s.output("y", s.input("x") * gate);
+  });
+  const Kernel kernel = compile(gated, {.target = "cuda"});
+  const GpuArray x(Array(Mem::f32, {3, 5}, 2)), y(Array(Mem::f32, {3, 5})), gradient(Array(Mem::f32, {3, 5}));
+  for (bool training : {false, true}) {
+    flexsn::Run r = kernel.bind({3, {5}});
+    r.in("x", x.view()).out("y", y.view());
+    if (!training) {
+      r.inference();
+    } else {
+      GpuMemory workspace(r.workspace_bytes());
+      const View space(workspace.data(), Mem::u8, static_cast<std::int64_t>(workspace.size()));
+      r.forward(space);
+      r.backward(space, {{"y", x.view()}}, {{"x", gradient.view()}});
+      wait_for(nullptr);
+      expect_same(Array(Mem::f32, {3, 5}, 1.5), gradient.array(), "the gradient of x");
+    }
+    wait_for(nullptr);
+    expect_same(Array(Mem::f32, {3, 5}, 1.5), y.array(), "y");
+  }
+}
+
 }  // namespace
 }  // namespace flexsn::test
