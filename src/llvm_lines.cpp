@@ -224,7 +224,13 @@ std::string LlvmLines::extreme(bool largest, Type t, const std::string& a, const
     return line("select ", mask, " ", first, ", ", T, " ", x, ", ", T, " ", y);
   };
   if (is_constant(b) && !is_constant(a)) return extreme(largest, t, b, a);
-  // With a constant first a NaN comes through, and of two zeros the second.
+  if (is_constant(a) && !is_constant(b) && is_zero(a, largest)) {
+    // The other zero and NaN come through. Without "or equal" LLVM 19 forgets, when it moves a conversion of
+    // b behind the select, which of two zeros was asked for.
+    const std::string kept = line("fcmp ", largest ? "uge " : "ule ", T, " ", b, ", ", a);
+    return line("select ", mask, " ", kept, ", ", T, " ", b, ", ", T, " ", a);
+  }
+  // With any other constant first, a NaN comes through.
   if (is_constant(a) && !is_constant(b) && !is_zero(a, !largest)) return chosen(a, b);
   const std::string positive_zero = constant(t, 0);
   if (is_constant(a) && !is_constant(b) && largest) return add(t, chosen(a, b), positive_zero);

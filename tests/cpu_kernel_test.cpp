@@ -296,6 +296,25 @@ TEST(Cpu, ParametersThatChangeWithTime) {
     }
 }
 
+// LLVM moved the conversion behind the select, and took the wrong zero there.
+TEST(Cpu, TheSignOfAZeroOutlivesAConversionAndAnExtreme) {
+  Training training{.state_sequences = true};
+  training.saving = Saving::everything;
+  training.costs = cost_model_named("bytes");
+  for (const std::string type : {"bf16", "f16"})
+    for (const std::string op : {"minimum", "maximum"})
+      for (const std::string zero : {"0", "-0"}) {
+        const Graph graph =
+            parse_neuron(join("neuron n {\n  state v : ", type, "\n  %a = to_f64 %v\n  %b = ", op, " %a, ",
+                              zero, "\n  output y = %b : f64\n  next v = %v\n}\n"))
+                .graph(Mem::f32);
+        const Lowered lowered = lower(graph, training, {});
+        const CpuKernel kernel(lowered.plans.forward, no_store);
+        for (std::uint64_t seed = 0; seed < 4; ++seed)
+          EXPECT_EQ(broken(kernel, {.steps = 3, .elements = 200}, seed), "") << type << op << zero;
+      }
+}
+
 constexpr int shards = 8;  // which ctest can run side by side
 
 class CpuRandomGraphs : public testing::TestWithParam<int> {};
