@@ -52,6 +52,23 @@ def flexsn_rint(x):
     size = tl.abs(x)
     return flexsn_copysign(tl.where(size < most, (size + most) - most, size), x)
 )"},
+    {"flexsn_floor", R"(@triton.jit
+def flexsn_floor(x):
+    # Triton's own takes subnormals for zero.
+    near = flexsn_rint(x)
+    return flexsn_copysign(tl.where(near > x, near - 1.0, near), x)
+)"},
+    {"flexsn_ceil", R"(@triton.jit
+def flexsn_ceil(x):
+    near = flexsn_rint(x)
+    return flexsn_copysign(tl.where(near < x, near + 1.0, near), x)
+)"},
+    {"flexsn_trunc", R"(@triton.jit
+def flexsn_trunc(x):
+    size = tl.abs(x)
+    near = flexsn_rint(size)
+    return flexsn_copysign(tl.where(near > size, near - 1.0, near), x)
+)"},
     {"flexsn_fmod", R"(@triton.jit
 def flexsn_fmod(a, b):
     # Exact: each pass takes off a multiple of |b| * 2^k, which leaves 50 bits less and loses none.
