@@ -121,6 +121,10 @@ std::string cuda_ptx(const std::string& text) {
   return made;
 }
 
+double cuda_instructions_a_byte(int device) {
+  return Cuda::standard().driver.gpu(device).instructions_a_byte;
+}
+
 std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {
   PlanRun run;
   run.device = device;

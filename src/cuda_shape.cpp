@@ -33,6 +33,16 @@ int alive_at_once(const Graph& graph) {
   return most;
 }
 
+/// Of one element and step, as counted on an H200: quotients and roots take about twelve, the others one, and
+/// loads, stores and addresses a fifth on top.
+int instructions_of(const Graph& graph) {
+  const auto is_long = [](const Node& node) {
+    return (node.op == Op::div || node.op == Op::sqrt) && is_float(node.type);
+  };
+  const auto slow = static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), is_long));
+  return (op_count(graph) + 11 * slow) * 6 / 5;
+}
+
 /// Registers for what a body loads in each step, rows that the other body loads as well counted once.
 int loaded_each_step(const Plan& plan) {
   std::vector<bool> loaded(plan.buffers.size());
@@ -73,6 +83,8 @@ CudaShape cuda_shape(const Plan& plan) {
   const int rebuilding = plan.rebuild ? alive_at_once(plan.rebuild->graph) : 0;
   shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
   shape.ops = op_count(plan.step.graph) + (plan.rebuild ? op_count(plan.rebuild->graph) : 0);
+  shape.instructions =
+      instructions_of(plan.step.graph) + (plan.rebuild ? instructions_of(plan.rebuild->graph) : 0);
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);

@@ -11,6 +11,7 @@ struct CudaShape {
   int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step of a segment
   int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
   int ops = 0;                ///< exact ops of one element and step, rebuilding included
+  int instructions = 0;       ///< that they become, roughly
 
   /// Registers of a thread of the wide entry, roughly.
   int registers() const { return options.vector * (options.unroll * registers_a_step + registers_at_once); }

@@ -93,8 +93,8 @@ class Explainer {
   Explanation run() {
     explain_ops();
     const Plan inference = plan_of(step_, Kind::inference_final_state, options_.training, layout_);
-    add_gpu_shape("inference_final_state", inference);
     add_kernel(out_.inference, "inference_final_state", inference);
+    add_gpu_shape(out_.inference.back(), inference);
     out_.inference_passes = passes(out_.inference);
     try {
       joint_of(compile(step_, Stage::simplified), training());
@@ -330,11 +330,11 @@ class Explainer {
 
   void explain_training(const Lowered& lowered) {
     const Plan &forward = lowered.plans.forward, &backward = lowered.plans.backward;
-    add_gpu_shape("forward", forward);
-    add_gpu_shape("backward", backward);
     const Partition& parts = lowered.parts;
     add_kernel(out_.training, "forward", forward);
+    add_gpu_shape(out_.training.back(), forward);
     add_kernel(out_.training, "backward", backward);
+    add_gpu_shape(out_.training.back(), backward);
     out_.floor = floor_of(lowered);
     add_reductions(backward);
     out_.training_passes = passes(out_.training);
@@ -414,17 +414,26 @@ class Explainer {
     return names.empty() ? "step and element numbers" : list_of(names);
   }
 
-  /// How a kernel is cut for a GPU, and what the compiler makes of it where there is one.
-  void add_gpu_shape(std::string_view kernel, const Plan& plan) {
+  /// How a kernel is cut for a GPU, what the compiler makes of it where there is one, and what limits it.
+  void add_gpu_shape(const Traffic& kernel, const Plan& plan) {
     if (options_.training.costs.name != "gpu") return;
     const CudaShape shape = cuda_shape(plan);
-    gpu_ += join("  ", kernel, ": ", counted(shape.options.vector, "element"), " a thread, ",
+    const bool present = cuda_absent().empty();
+    gpu_ += join("  ", kernel.kernel, ": ", counted(shape.options.vector, "element"), " a thread, ",
                  counted(shape.options.unroll, "step"), " loaded at once, about ", shape.registers(),
                  " registers for values, ", counted(shape.ops, "exact op"), " a step");
-    if (cuda_absent().empty())
+    if (present)
       for (const CudaFigures& entry : cuda_figures(plan, 0))
         gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
                      " bytes that did not fit");
+    const double bytes = kernel.read_per_step + kernel.written_per_step;
+    constexpr double h200 = 5.2;
+    const double possible = present ? cuda_instructions_a_byte(0) : h200;
+    if (bytes > 0)
+      gpu_ += join("\n    about ", shape.instructions, " instructions for ", decimal(bytes),
+                   " bytes: ", shape.instructions > possible * bytes ? "arithmetic" : "memory",
+                   " is the limit where ", present ? "the device" : "an H200", " has time for ",
+                   decimal(possible), " a byte");
     gpu_ += "\n";
   }
 

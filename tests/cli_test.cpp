@@ -153,7 +153,7 @@ TEST_F(Cli, ExamplesOfTheHelpRun) {
     if (words[0] == "bench" && !parsed({"list", "targets", "--json"}).at(1).at("available")) continue;
     EXPECT_NE(output(words), "");
   }
-  EXPECT_EQ(lines_of(content(directory() / "alif.csv")).size(), 201u);
+  EXPECT_EQ(lines_of(content(directory() / "klif.csv")).size(), 201u);
 }
 
 TEST_F(Cli, ListsFitTheScreenAndAgreeWithTheirJson) {
@@ -247,6 +247,14 @@ TEST_F(Cli, Explain) {
   EXPECT_NE(output({"explain", "lif", "--costs", "gpu"})
                 .find("on a GPU\n  inference_final_state: 2 elements a thread, 8 steps loaded at once"),
             std::string::npos);
+  // Memory is the limit of a simple neuron, arithmetic that of one with many exponentials.
+  const auto limit_of_backward = [&](const std::string& neuron) {
+    const std::string text = output({"explain", neuron, "--costs", "gpu"}), before = "bytes: ";
+    const std::size_t at = text.find(before, text.rfind("  backward: ")) + before.size();
+    return text.substr(at, text.find(" is the limit where an H200 has time for", at) - at);
+  };
+  EXPECT_EQ(limit_of_backward("lif"), "memory");
+  EXPECT_EQ(limit_of_backward("hodgkin_huxley"), "arithmetic");
   EXPECT_TRUE(parsed({"explain", corpus + "/integers.fsn", "--json"}).contains("untrainable"));
   expect_error(1, {"explain", "lif", "--budget", "1"}, "at least 4 bytes must stay");
   expect_error(1, {"explain", "lif", "--segment", "3"}, "a power of two");
@@ -367,6 +375,12 @@ TEST_F(Cli, ExportWritesEveryFormat) {
   const std::string triton = output({"export", "lif", "--format", "triton"});
   EXPECT_NE(triton.find("@triton.jit"), std::string::npos);
   EXPECT_NE(triton.find("class "), std::string::npos);
+  EXPECT_NE(triton.find("\n# Planned with --costs gpu.\n"), std::string::npos);
+  const std::string planned = output({"show", "plif", "--emit", "triton", "--costs", "bytes", "--budget", "5",
+                                      "--save", "rebuild", "--segment", "4", "--sequences", "--wanted", "w"});
+  EXPECT_NE(planned.find("\n# Planned with --costs bytes --budget 5 --save rebuild --segment 4 --sequences "
+                         "--wanted w.\n"),
+            std::string::npos);
   EXPECT_EQ(output({"export", "lif", "-o", "lif.py"}), "");
   EXPECT_EQ(content(directory() / "lif.py"), triton) << "the name of the file says which format";
   EXPECT_NE(output({"export", "lif", "--format", "cuda", "--kind", "backward"}).find("void lif_backward("),
@@ -637,7 +651,7 @@ TEST_F(Cli, WrongValues) {
   expect_error(2, {"check", "lif", "nothing"}, "there is no built-in neuron 'nothing'");
   expect_error(2, {"explain", "lif:taus=3"}, "there is no option 'taus' (did you mean 'tau'?)");
   expect_error(2, {"show", "lif:tau=-1"}, "option tau must be a number above 1, found '-1'");
-  expect_error(2, {"show", "alif:tau=1e-9"}, "outside its range");
+  expect_error(2, {"show", "alif:tau=1"}, "option tau must be a number above 1, found '1'");
   expect_error(2, {"check", "lif", "--seed", "-1"},
                "--seed must be a whole number of at least 0, found '-1'");
   expect_error(
@@ -648,16 +662,32 @@ TEST_F(Cli, WrongValues) {
                  "a text names the types of its arguments");
 }
 
+TEST_F(Cli, ANeuronOfSequencesOfOneLengthRunsSo) {
+  const auto rows = [&](const Words& words) { return lines_of(output(words)).size() - 1; };
+  EXPECT_EQ(rows({"simulate", "gated_lif:init_tau=0.5,T=4"}), 4u);
+  EXPECT_EQ(rows({"simulate", "gated_lif:T=20", "--T", "20"}), 20u);
+  EXPECT_EQ(rows({"simulate", "gated_lif"}), 100u);
+  // Where its linear decay starts follows from T.
+  EXPECT_EQ(output({"simulate", "gated_lif", "--T", "9"}), output({"simulate", "gated_lif:T=9", "--T", "9"}));
+  EXPECT_EQ(parsed({"explain", "gated_lif:T=5", "--json"}).at("steps"), 5);
+  expect_error(2, {"explain", "gated_lif:T=4", "--T", "20"}, "which --T says is 20, found '4'");
+  expect_error(2, {"bench", "gated_lif:T=4", "--T", "20"}, "which --T says is 20, found '4'");
+}
+
 TEST_F(Cli, WrongSimulations) {
   const auto wrong = [&](int code, Words words, const std::string& part) {
     words.insert(words.begin(), "simulate");
     expect_error(code, words, part);
   };
+  const char* const learnable = "lif:tau=learnable:2";
   wrong(2, {"lif", "--T", "ten"}, "--T must be a whole number from 0 to 1000000000, found 'ten'");
   wrong(2, {"lif", "--T", "-5"}, "found '-5'");
   wrong(2, {"lif", "--N", "0"}, "--N must be a whole number from 1 to");
   wrong(2, {"lif", "--N", "1.5"}, "found '1.5'");
   wrong(2, {"lif", "--T", "1000000", "--N", "1000000"}, "--T times --N is the number of rows");
+  wrong(2, {"gated_lif:T=4", "--T", "20"},
+        "neuron 'gated_lif': option T must be the number of steps, which --T says is 20, found '4'");
+  wrong(2, {"gated_lif:init_tau=0.5,T=0"}, "option T must be a whole number of at least 1, found '0'");
   wrong(2, {"lif", "--input", "sine:3"}, "expected step:LEVEL[:START]");
   wrong(2, {"lif", "--input", "step:high"}, "'high' is not a number");
   wrong(2, {"lif", "--input", "step:1", "--input", "y=step:1"}, "there is no input 'y'");
@@ -665,11 +695,11 @@ TEST_F(Cli, WrongSimulations) {
   wrong(2, {"lif", "--input", "step:1", "--input", "step:2"}, "--input is given twice for all inputs");
   wrong(2, {"lif", "--input", "x=step:1", "--input", "x=step:2"}, "--input is given twice for 'x'");
   wrong(2, {examples + "plateau.fsn", "--input", "drive=step:1"}, "input 'context' has no signal");
-  wrong(2, {"alif", "--param", "tau"}, "--param must be NAME=VALUE with a number as value, found 'tau'");
-  wrong(2, {"alif", "--param", "tau=fast"}, "found 'tau=fast'");
-  wrong(2, {"alif", "--param", "beta=3"}, "there is no param 'beta'");
-  wrong(2, {"alif", "--param", "tau=-1"}, "outside its range");
-  wrong(2, {"alif", "--param", "tau=2", "--param", "tau=3"}, "--param is given twice for 'tau'");
+  wrong(2, {learnable, "--param", "tau"}, "--param must be NAME=VALUE with a number as value, found 'tau'");
+  wrong(2, {learnable, "--param", "tau=fast"}, "found 'tau=fast'");
+  wrong(2, {learnable, "--param", "beta=3"}, "there is no param 'beta'");
+  wrong(2, {learnable, "--param", "tau=-1"}, "outside its range");
+  wrong(2, {learnable, "--param", "tau=2", "--param", "tau=3"}, "--param is given twice for 'tau'");
   wrong(1, {"lif", "--input", "nowhere.csv"}, "nowhere.csv': the file cannot be read");
   save(directory() / "short.csv", "1\n2\n");
   wrong(1, {"lif", "--input", "short.csv", "--T", "3"},

@@ -126,8 +126,12 @@ int cuDeviceGetName(char* name, int size, int device) {
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER(cuDeviceGetAttribute);
   const Device& asked = fake().devices[static_cast<std::size_t>(device)];
-  if (attribute != 16 && attribute != 75 && attribute != 76) return invalid_value;
-  *value = attribute == 16 ? asked.multiprocessors : attribute == 75 ? asked.major : asked.minor;
+  const std::map<int, int> attributes = {{13, asked.clock},        {16, asked.multiprocessors},
+                                         {36, asked.memory_clock}, {37, asked.memory_bits},
+                                         {75, asked.major},        {76, asked.minor}};
+  const auto found = attributes.find(attribute);
+  if (found == attributes.end()) return invalid_value;
+  *value = found->second;
   return 0;
 }
 

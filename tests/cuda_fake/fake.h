@@ -22,6 +22,7 @@ struct Launch {
 
 struct Device {
   int major = 9, minor = 0, multiprocessors = 4;
+  int clock = 1000000, memory_clock = 1000000, memory_bits = 512;  ///< kilohertz
 };
 
 /// What a test sets and looks at. It is locked while a function of the library runs.
