@@ -1,7 +1,8 @@
 // One call of an operator: its tensors, checked against the neuron and each other, and run on the CPU.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
 
 #include "broadcast.h"
 #include "neuron.h"

@@ -1,5 +1,6 @@
 #include "fresh.h"
 
+#include <ATen/ops/empty.h>
 #include <sys/mman.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // New tensors that a kernel is about to fill.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace flexsn {
 

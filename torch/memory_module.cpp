@@ -25,7 +25,7 @@ Memory copied(const Memory& memory) {
   return copy;
 }
 
-std::string listed(const std::vector<std::string>& names) {
+std::string quoted(const std::vector<std::string>& names) {
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "\"" : ", \"") + name + "\"";
   return all;
@@ -51,7 +51,7 @@ std::vector<std::string> MemoryModule::supported_step_modes() const { return {"s
 
 void MemoryModule::set_step_mode(const std::string& step_mode) {
   if (const auto supported = supported_step_modes(); !contains(supported, step_mode))
-    user_error(name(), ": step_mode must be one of ", listed(supported), ", found \"", step_mode, "\"");
+    user_error(name(), ": step_mode must be one of ", quoted(supported), ", found \"", step_mode, "\"");
   step_mode_ = step_mode;
 }
 
@@ -59,7 +59,7 @@ std::vector<std::string> MemoryModule::supported_backends() const { return {"tor
 
 void MemoryModule::set_backend(const std::string& backend) {
   if (const auto supported = supported_backends(); !contains(supported, backend))
-    user_error(name(), ": backend must be one of ", listed(supported), ", found \"", backend, "\"");
+    user_error(name(), ": backend must be one of ", quoted(supported), ", found \"", backend, "\"");
   backend_ = backend;
 }
 
@@ -104,7 +104,7 @@ void MemoryModule::register_memory(const std::string& name, Memory value) {
 
 const Memory& MemoryModule::memory(const std::string& name) const {
   if (!memories_.contains(name))
-    user_error(this->name(), ": there is no memory \"", name, "\"; there are ", listed(memories_.keys()));
+    user_error(this->name(), ": there is no memory \"", name, "\"; there are ", quoted(memories_.keys()));
   return memories_[name].value;
 }
 
@@ -198,7 +198,7 @@ void set_backend(torch::nn::Module& net, const std::string& backend,
       module.set_backend(backend);
     else
       TORCH_WARN("set_backend leaves ", module.name(), " at backend \"", module.backend(), "\": it supports ",
-                 listed(supported), ", not \"", backend, "\"");
+                 quoted(supported), ", not \"", backend, "\"");
   });
 }
 

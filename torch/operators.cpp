@@ -1,5 +1,6 @@
 // The operators of namespace flexsn: schemas, kernels for CPU, CUDA and Meta tensors, autograd.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -90,8 +92,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     if importlib.util.find_spec("scikit_build_core") is None:
         pytest.skip("scikit-build-core is not installed")
     folder = tmp_path_factory.mktemp("wheel")
-    quick = ["-C", "cmake.build-type=Debug", "-C", "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0"]  # to compile
-    build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", *quick, "-w", str(folder), str(ROOT)]
+    kind, flags = "Debug", "-O0"
+    if shutil.which("ccache"):  # has the objects of the build that is tested, if compiled the same way
+        dev = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"][0]["cacheVariables"]
+        kind, flags = dev["CMAKE_BUILD_TYPE"], dev["CMAKE_CXX_FLAGS_RELWITHDEBINFO"]
+    options = [f"cmake.build-type={kind}", f"cmake.define.CMAKE_CXX_FLAGS_{kind.upper()}={flags}"]
+    options.append("cmake.define.FLEXSN_WERROR=ON")
+    given = [word for option in options for word in ("-C", option)]
+    build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", *given, "-w", str(folder), str(ROOT)]
     done = subprocess.run([sys.executable, "-m", "pip", *build], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = folder.glob("*.whl")
