@@ -65,7 +65,8 @@ bench-gpu:
 	@tools/gpu.sh bench
 
 fuzz:
-	@tools/setup.sh fuzz
+	@tools/setup.sh build fuzz
+	@tools/venv.sh
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint:

@@ -444,6 +444,22 @@ std::string difference(const Outcome& a, const Outcome& b) {
 
 // ---- data ----------------------------------------------------------------------------------------
 
+void draw_values(Array& values, const Graph& graph, const Argument& argument, double edge_share, Dice& dice) {
+  std::vector<double> thresholds;
+  for (const Node& node : graph.nodes)
+    if (node.op == Op::constant && node.type == value_type(argument.mem))
+      thresholds.push_back(number_of(node.type, node.immediate));
+  const Range range = tested_range(dice);
+  for (std::int64_t n = 0; n < values.size(); ++n) {
+    double value = dice.uniform(range.low, range.high);
+    if (argument.mem == Mem::b8) value = dice.below(2);
+    if (dice.chance(edge_share)) value = special_value(thresholds, dice);
+    if (argument.role == Role::param && !std::isnan(value))
+      value = std::clamp(value, argument.range.low, argument.range.high);
+    values.set(n, value);
+  }
+}
+
 RandomRun::RandomRun(const Graph& graph, std::uint64_t seed) {
   Dice dice(~seed);  // not the numbers that made the graph
   constexpr std::int64_t several_blocks = 513;
@@ -471,20 +487,8 @@ RandomRun::Data RandomRun::random_data(const Graph& graph, const Argument& argum
     for (std::int64_t n = 0; n < elements_; ++n) data.indices.push_back(dice.below(static_cast<int>(row)));
   }
   data.row_stride = in_time ? row + dice.below(3) : 0;
-  std::vector<double> thresholds;
-  for (const Node& node : graph.nodes)
-    if (node.op == Op::constant && node.type == value_type(argument.mem))
-      thresholds.push_back(number_of(node.type, node.immediate));
-  const Range range = tested_range(dice);
   data.values = Array(argument.mem, {steps_ * data.row_stride + row});
-  for (std::int64_t n = 0; n < data.values.size(); ++n) {
-    double value = dice.uniform(range.low, range.high);
-    if (argument.mem == Mem::b8) value = dice.below(2);
-    if (dice.chance(edge_share)) value = special_value(thresholds, dice);
-    if (argument.role == Role::param && !std::isnan(value))
-      value = std::clamp(value, argument.range.low, argument.range.high);
-    data.values.set(n, value);
-  }
+  draw_values(data.values, graph, argument, edge_share, dice);
   return data;
 }
 

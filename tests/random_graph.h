@@ -46,6 +46,11 @@ bool is_alive(const Array& array);
 /// The first place where the bits differ, in words; "" when there is none. A NaN equals every NaN.
 std::string difference(const Outcome& a, const Outcome& b);
 
+/// Fills an array of the argument's type, with numbers of one range that some row is tested in. `edge_share`
+/// of them are corners: zeros, ties, subnormals, infinities, NaN, ends of types, constants of the graph.
+void draw_values(Array& values, const ir::Graph& graph, const ir::Argument& argument, double edge_share,
+                 Dice& dice);
+
 /// Random data for a graph, and for all that passes make of it; a text of it read back is one of those.
 class RandomRun {
  public:

@@ -135,6 +135,30 @@ if(GTest_FOUND)
   set_tests_properties(cuda_on_the_host PROPERTIES LABELS null TIMEOUT 600 ENVIRONMENT
     "FLEXSN_CUDA_DRIVER=${fake};FLEXSN_NVRTC=${fake};FLEXSN_FAKE_RUNS=1;FLEXSN_CACHE=0")
 
+  # Random neurons through every stage and backend; `make fuzz` runs it for longer.
+  add_library(flexsn_differential_parts OBJECT
+    fuzz/differential_case.cpp
+    fuzz/differential_child.cpp
+    fuzz/differential_shrink.cpp
+    fuzz/differential_stages.cpp
+    fuzz/differential_worker.cpp)
+  target_include_directories(flexsn_differential_parts PUBLIC src tests fuzz)
+  target_link_libraries(flexsn_differential_parts PUBLIC flexsn::flexsn flexsn_flags)
+  target_sources(flexsn_tests PRIVATE
+    tests/differential_test.cpp)
+  target_link_libraries(flexsn_tests PRIVATE flexsn_differential_parts)
+  flexsn_executable(flexsn_differential
+    fuzz/differential.cpp
+    tests/random_graph.cpp)
+  target_link_libraries(flexsn_differential PRIVATE flexsn_differential_parts)
+  target_compile_definitions(flexsn_differential PRIVATE
+    FLEXSN_PYTHON="${python}" FLEXSN_BACKENDS_SCRIPT="${PROJECT_SOURCE_DIR}/fuzz/backends.py"
+    FLEXSN_FAKE_CUDA="$<TARGET_FILE:flexsn_fake_cuda>")
+  add_dependencies(flexsn_differential flexsn_fake_cuda)
+  add_test(NAME differential_quick COMMAND flexsn_differential
+    --seed 1 --count 100 --stages text,passes,plans,chunks,cpu,cuda/50)
+  set_tests_properties(differential_quick PROPERTIES LABELS null TIMEOUT 600)
+
   if(TARGET flexsn_cli)
     target_sources(flexsn_tests PRIVATE
       tests/cli_test.cpp)
@@ -216,6 +240,12 @@ else()
       tests/neuron_texts.cpp
       tests/random_graph.cpp)
     target_include_directories(flexsn_neuron_texts PRIVATE src)
+    if(TARGET flexsn_differential)
+      add_test(NAME differential_python COMMAND flexsn_differential
+        --seed 1 --count 40 --stages torch,triton/2)
+      set_tests_properties(differential_python PROPERTIES LABELS torch TIMEOUT 600
+        ENVIRONMENT FLEXSN_LIBRARY=$<TARGET_FILE:flexsn_torch>)
+    endif()
     # A process takes seconds to import torch and its compilers, so files of a kind share one. They take
     # longest and start first.
     function(flexsn_python_tests group)
