@@ -3,15 +3,18 @@
 export JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 FUNCTIONS ?=
+SOAK ?=
 export PYTHON ?=
 
-.PHONY: help demo test test-asan test-exhaustive test-gpu bench bench-gpu lint format fuzz setup clean
+.PHONY: help demo test test-asan test-tsan soak test-exhaustive test-gpu bench bench-gpu lint format fuzz setup clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       build, and show a neuron of one's own: checked, trained, timed and drawn"
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
+	@echo "make test-tsan  what threads share, with the thread sanitizer"
+	@echo "make soak       a million calls, then ten minutes of processes on one cache; SOAK=\"--seconds 60\" changes it"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
 	@echo "make bench      run the benchmarks; prints tables and one of all, writes build/bench.json and bench.png; half an hour"
 	@echo "make test-gpu, make bench-gpu   what needs an NVIDIA GPU; PYTHON=... is the python whose torch sees it"
@@ -38,6 +41,17 @@ test-asan:
 	@tools/setup.sh build
 	@tools/build.sh asan
 	@tools/test.sh asan
+
+test-tsan:
+	@tools/setup.sh build
+	@tools/build.sh tsan flexsn_concurrency_tests
+	@tools/test.sh tsan
+
+soak:
+	@tools/setup.sh build
+	@tools/venv.sh
+	@tools/build.sh dev flexsn_torch
+	@PYTHONPATH=python .venv/bin/python tests/python/soak.py $(SOAK)
 
 test-exhaustive:
 	@tools/setup.sh build
@@ -83,4 +97,4 @@ setup:
 	@tools/venv.sh
 
 clean:
-	rm -rf build build-release build-asan build-fuzz build-gpu
+	rm -rf build build-release build-asan build-tsan build-fuzz build-gpu

@@ -1,31 +1,36 @@
 #include "cpu_kernel.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 
 #include "error.h"
 #include "tile.h"
 
 namespace flexsn {
 
-/// The machine code for one form.
+/// The machine code for one form, made by the first who needs it.
 struct CpuKernel::Variant {
   std::once_flag once;
+  std::atomic<bool> made = false;
+  std::exception_ptr problem;  ///< why it could not be made
   LlvmModule module;
   std::optional<Code> code;
   LlvmCalls calls;
 
   /// `object` must hold the functions of `its_module`; throws an InternalError where it does not.
   void link(const std::string& object, const LlvmModule& its_module) {
-    code.emplace(object);
+    Code linked(object);
     const auto function = [&](const std::optional<LlvmFunction>& wanted) {
-      return wanted ? code->function(wanted->name) : nullptr;
+      return wanted ? linked.function(wanted->name) : nullptr;
     };
-    calls = {code->function(its_module.step.name), function(its_module.rebuild),
+    calls = {linked.function(its_module.step.name), function(its_module.rebuild),
              function(its_module.step_hoist), function(its_module.rebuild_hoist)};
     for (const LlvmConversion& conversion : its_module.conversions) {
-      calls.load[conversion.mem] = code->function(conversion.load);
-      calls.store[conversion.mem] = code->function(conversion.store);
+      calls.load[conversion.mem] = linked.function(conversion.load);
+      calls.store[conversion.mem] = linked.function(conversion.store);
     }
+    code = std::move(linked);
   }
 };
 
@@ -98,35 +103,51 @@ CpuKernel::CpuKernel(Plan plan, Store store)
 CpuKernel::~CpuKernel() = default;
 
 const CpuKernel::Variant& CpuKernel::variant(const Form& form) const {
-  Variant* found = nullptr;
+  std::shared_ptr<Variant> found;
   {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<Variant>& place = variants_[form];
-    if (!place) place = std::make_unique<Variant>();
-    found = place.get();
+    std::shared_ptr<Variant>& place = variants_[form];
+    if (place && place->made) return *place;
+    if (!place) place = std::make_shared<Variant>();
+    found = place;
   }
+  // Nothing is thrown out of call_once: there are C libraries in which all who come later then wait for ever.
   std::call_once(found->once, [&] {
-    const Isa isa = host_isa();
-    LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
-    const std::string key =
-        join("flexsn ", version(), ", ", compiler_version(), ", ", name_of(isa), "\n", module.text);
-    // What comes from the disk is what was saved, but it may have been saved by a defect.
-    if (const std::optional<std::string> object = store_.load("cpu", key)) {
-      try {
-        found->link(*object, module);
-      } catch (const InternalError&) {
-        found->code.reset();
-      }
+    try {
+      make(*found, form);
+      found->made = true;
+    } catch (...) {
+      found->problem = std::current_exception();
     }
-    if (!found->code) {
-      const std::string object = compile_object(module.text, isa);
-      found->link(object, module);
-      store_.save("cpu", key, object);
-    }
-    module.text.clear();
-    found->module = std::move(module);
   });
-  return *found;
+  if (found->made) return *found;
+  {
+    const std::lock_guard lock(mutex_);  // the next call tries again
+    if (const auto place = variants_.find(form); place != variants_.end() && place->second == found)
+      variants_.erase(place);
+  }
+  std::rethrow_exception(found->problem);
+}
+
+void CpuKernel::make(Variant& variant, const Form& form) const {
+  const Isa isa = host_isa();
+  LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
+  const std::string key =
+      join("flexsn ", version(), ", ", compiler_version(), ", ", name_of(isa), "\n", module.text);
+  // What comes from the disk is what was saved, but it may have been saved by a defect.
+  if (const std::optional<std::string> object = store_.load("cpu", key)) {
+    try {
+      variant.link(*object, module);
+    } catch (const InternalError&) {
+    }
+  }
+  if (!variant.code) {
+    const std::string object = compile_object(module.text, isa);
+    variant.link(object, module);
+    store_.save("cpu", key, object);
+  }
+  module.text.clear();
+  variant.module = std::move(module);
 }
 
 void CpuKernel::prepare(const PlanRun& run) const {

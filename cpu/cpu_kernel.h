@@ -28,12 +28,14 @@ class CpuKernel : public Executable {
   class Arenas;
   /// What is compiled: which buffers are present, and whether rows are written past the caches.
   using Form = std::pair<std::vector<bool>, bool>;
+  /// What fails is tried again by the next call.
   const Variant& variant(const Form& form) const;
+  void make(Variant& variant, const Form& form) const;
 
   Plan plan_;
   Store store_;
   mutable std::mutex mutex_;
-  mutable std::map<Form, std::unique_ptr<Variant>> variants_;
+  mutable std::map<Form, std::shared_ptr<Variant>> variants_;
   std::unique_ptr<Arenas> arenas_;
 };
 

@@ -1,6 +1,8 @@
 #include "cuda_code.h"
 
 #include <array>
+#include <atomic>
+#include <exception>
 
 #include "cuda_spread.h"
 #include "cuda_sums.h"
@@ -27,12 +29,26 @@ struct Module {
 
 }  // namespace
 
-/// A text on one device.
+/// A text on one device, loaded by the first who needs it.
 struct CudaCode::Loaded {
-  std::once_flag once;
+  const Driver& driver;
+  std::once_flag once = {};
+  std::atomic<bool> made = false;
+  std::exception_ptr problem = {};  ///< why it could not be loaded
   const Gpu* gpu = nullptr;
   void* module = nullptr;
-  std::vector<CudaFunction> functions;
+  std::vector<CudaFunction> functions = {};
+
+  explicit Loaded(const Driver& its_driver) : driver(its_driver) {}
+  ~Loaded() {
+    if (module == nullptr) return;
+    try {  // at the end of the process the driver may have ended first
+      const CurrentGpu current(driver, *gpu);
+      const RelaxedCapture relaxed(driver);
+      driver.functions().cuModuleUnload(module);
+    } catch (const UserError&) {
+    }
+  }
 };
 
 /// A text for one architecture.
@@ -57,17 +73,7 @@ const Cuda& Cuda::standard() {
 CudaCode::CudaCode(const Cuda& cuda, Store store, std::string text, std::vector<std::string> entries)
     : cuda_(cuda), store_(std::move(store)), text_(std::move(text)), entries_(std::move(entries)) {}
 
-CudaCode::~CudaCode() {
-  for (const auto& [number, loaded] : loaded_) {
-    if (loaded->module == nullptr) continue;
-    try {  // at the end of the process the driver may have ended first
-      const CurrentGpu current(cuda_.driver, *loaded->gpu);
-      const RelaxedCapture relaxed(cuda_.driver);
-      cuda_.driver.functions().cuModuleUnload(loaded->module);
-    } catch (const UserError&) {
-    }
-  }
-}
+CudaCode::~CudaCode() = default;
 
 void CudaCode::link(const Gpu& gpu, const std::string& object, Loaded& loaded) const {
   const DriverFunctions& driver = cuda_.driver.functions();
@@ -135,15 +141,30 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
 }
 
 const std::vector<CudaFunction>& CudaCode::on(const Gpu& gpu) const {
-  Loaded* found = nullptr;
+  std::shared_ptr<Loaded> found;
   {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<Loaded>& place = loaded_[gpu.number];
-    if (!place) place = std::make_unique<Loaded>();
-    found = place.get();
+    std::shared_ptr<Loaded>& place = loaded_[gpu.number];
+    if (place && place->made) return place->functions;
+    if (!place) place = std::make_shared<Loaded>(cuda_.driver);
+    found = place;
   }
-  std::call_once(found->once, [&] { load(gpu, *found); });
-  return found->functions;
+  // Nothing is thrown out of call_once: there are C libraries in which all who come later then wait for ever.
+  std::call_once(found->once, [&] {
+    try {
+      load(gpu, *found);
+      found->made = true;
+    } catch (...) {
+      found->problem = std::current_exception();
+    }
+  });
+  if (found->made) return found->functions;
+  {
+    const std::lock_guard lock(mutex_);  // the next call tries again
+    if (const auto place = loaded_.find(gpu.number); place != loaded_.end() && place->second == found)
+      loaded_.erase(place);
+  }
+  std::rethrow_exception(found->problem);
 }
 
 void CudaCode::launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,

@@ -181,6 +181,34 @@ if(GTest_FOUND)
     flexsn_left_out("the f64 accuracy tests" "package not found: MPFR with GMP")
   endif()
 
+  # What threads share, alone: the thread sanitizer's build makes nothing else (make test-tsan).
+  if(FLEXSN_HAVE_LLVM)
+    flexsn_executable(flexsn_concurrency_tests
+      tests/concurrency_test.cpp
+      torch/registry.cpp
+      torch/neuron.cpp)
+    target_include_directories(flexsn_concurrency_tests PRIVATE src cuda torch tests)
+    target_link_libraries(flexsn_concurrency_tests PRIVATE GTest::gtest_main ${CMAKE_DL_LIBS})
+    target_compile_definitions(flexsn_concurrency_tests PRIVATE
+      FLEXSN_FAKE_CUDA="$<TARGET_FILE:flexsn_fake_cuda>")
+    add_dependencies(flexsn_concurrency_tests flexsn_fake_cuda)
+    add_test(NAME concurrency COMMAND flexsn_concurrency_tests)
+    set_tests_properties(concurrency PROPERTIES LABELS cpu TIMEOUT 600)
+
+    # Memory runs out by an operator new of its own.
+    flexsn_executable(flexsn_fault_tests
+      tests/fault_test.cpp
+      tests/fault_memory_test.cpp)
+    target_include_directories(flexsn_fault_tests PRIVATE src cpu cuda)
+    target_link_libraries(flexsn_fault_tests PRIVATE GTest::gtest_main ${CMAKE_DL_LIBS})
+    target_compile_definitions(flexsn_fault_tests PRIVATE FLEXSN_FAKE_CUDA="$<TARGET_FILE:flexsn_fake_cuda>")
+    add_dependencies(flexsn_fault_tests flexsn_fake_cuda)
+    add_test(NAME faults COMMAND flexsn_fault_tests)
+    set_tests_properties(faults PROPERTIES LABELS cpu TIMEOUT 600)
+  else()
+    flexsn_left_out("flexsn_concurrency_tests and flexsn_fault_tests" "CPU kernels are not built")
+  endif()
+
   include(GoogleTest)
   # Kernels that tests compile are kept apart from the user's own.
   set(nvrtc_folder "")
@@ -303,6 +331,7 @@ else()
       readme)
     flexsn_python_tests(processes
       distributed
+      faults
       processes)
     flexsn_python_tests(package
       package)
