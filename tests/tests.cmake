@@ -74,7 +74,8 @@ if(GTest_FOUND)
     tests/neurons_test.cpp
     tests/surrogates_test.cpp
     tests/neurons_page_test.cpp
-    tests/docs_test.cpp)
+    tests/docs_test.cpp
+    tests/digest_test.cpp)
   target_include_directories(flexsn_tests PRIVATE src)
   target_compile_definitions(flexsn_tests PRIVATE FLEXSN_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests")
   target_compile_options(flexsn_tests PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)  # they compile longer than they run
@@ -332,7 +333,8 @@ else()
     flexsn_python_tests(processes
       distributed
       faults
-      processes)
+      processes
+      reproducible)
     flexsn_python_tests(package
       package)
     flexsn_python_tests(triton
