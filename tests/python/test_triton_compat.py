@@ -365,6 +365,38 @@ def test_results_that_are_arguments_have_their_gradients_in_the_second_graph(cor
     assert [name for name in names if name.startswith("tangents")] == ["tangents_1", "tangents_2"]
 
 
+def lif_in_place(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    v += (x - v) / 2.0
+    s = Spike.apply(v - 1.0)
+    return s, v * (1 - s)
+
+
+@pytest.mark.parametrize(
+    ("core", "meant"),
+    [
+        (lif_in_place, lif),
+        (lambda x, v: (torch.tanh(x + v), v.mul_(0.5)), lambda x, v: (torch.tanh(x + v), v * 0.5)),
+        (lambda x, v: (x * v, v.view_as(x)), lambda x, v: (x * v, v * 1)),
+        (lambda x, v: (x.expand_as(v), x * v), lambda x, v: (x * 1, x * v)),
+        (
+            lambda x, v: ((x * v).view_as(x), torch.tanh(x).reshape(-1)),
+            lambda x, v: (x * v, torch.tanh(x).flatten()),
+        ),
+    ],
+)
+def test_graphs_of_cores_that_change_arguments_or_return_views_are_right(core, meant) -> None:
+    arguments = [torch.randn(2, 3).requires_grad_() for _ in range(2)]
+    forward, backward = generate_forward_and_backward_graph(core, [a.detach() for a in arguments])
+    copies = [a.detach().clone() for a in arguments]
+    first, second, *saved = fx.GraphModule({}, forward)(*copies)
+    expected = meant(*arguments)
+    torch.testing.assert_close((first, second), expected)
+    assert all(map(torch.equal, copies, arguments))
+    grads = [torch.randn_like(result) for result in expected]
+    found = fx.GraphModule({}, backward)(*saved, *grads)
+    torch.testing.assert_close(tuple(found), torch.autograd.grad(expected, arguments, grads))
+
+
 def test_results_that_are_no_tensors_are_refused() -> None:
     text = "must return a tensor, or a list or tuple of tensors, found tuple of Tensor, float"
     with pytest.raises(ValueError, match=text):

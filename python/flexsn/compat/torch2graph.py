@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .._reach import describe
+from .._torch import is_view
 
 __all__ = ["generate_forward_and_backward_graph", "generate_inference_graph"]
 
@@ -45,7 +46,8 @@ def generate_forward_and_backward_graph(
     for name in ("forward", "backward"):
         if name not in graphs:
             raise ValueError(f"the {name} graph of {describe(fn)} was not captured")
-    forward, backward = (_without_detach(graphs[name]) for name in ("forward", "backward"))
+    forward = _without_copies(graphs["forward"], len(results))
+    backward = _without_copies(graphs["backward"], len(arguments))
     _take_every_gradient(backward, [result.requires_grad for result in results])
     return forward, backward
 
@@ -63,7 +65,8 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
         return compiler
 
     def flat(*given: Tensor) -> tuple[Tensor, ...]:
-        returned = fn(*given)
+        copies = [argument.clone() for argument in given]  # which the core may change
+        returned = fn(*copies)
         results = (returned,) if isinstance(returned, Tensor) else returned
         kinds = [_kind(result) for result in results] if isinstance(results, (list, tuple)) else []
         if not kinds or not all(isinstance(result, Tensor) for result in results):
@@ -71,8 +74,8 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
             raise ValueError(
                 f"{describe(fn)} must return a tensor, or a list or tuple of tensors, found {found}"
             )
-        # A result that is an argument would have no gradient of its own in the second graph.
-        return tuple([r.clone() if any(r is g for g in given) else r for r in results])
+        # One that is an argument, or shares its memory, would have no gradient of its own in the other graph.
+        return tuple([r.clone() if is_view(r) or any(r is c for c in copies) else r for r in results])
 
     traced = aot_function(
         flat, keep("forward"), keep("backward"), partition_fn=min_cut_rematerialization_partition
@@ -92,10 +95,23 @@ def _kind(value: Any) -> str:
     return "Tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _without_detach(graph: fx.Graph) -> fx.Graph:
+def _without_copies(graph: fx.Graph, results: int) -> fx.Graph:
+    """Values in place of their copies, which no function of the graph changes; results stay what they are."""
+    copies = (torch.ops.aten.detach.default, torch.ops.aten.clone.default)
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
-            node.replace_all_uses_with(node.args[0])
+        if node.op != "call_function" or node.target not in copies:
+            continue
+        for user in list(node.users):
+            if user.op != "output":
+                user.replace_input_with(node, node.args[0])
+                continue
+            kept = results if node.target is copies[1] else 0
+            returned = [
+                node.args[0] if value is node and place >= kept else value
+                for place, value in enumerate(user.args[0])
+            ]
+            user.args = (type(user.args[0])(returned),)
+        if not node.users:
             graph.erase_node(node)
     graph.lint()
     return graph
