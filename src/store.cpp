@@ -188,7 +188,8 @@ std::vector<std::string> names_in(const Descriptor& directory) {
 bool holds_only_entries(const Descriptor& directory) {
   const std::vector<std::string> names = names_in(directory);
   const auto own = [](const std::string& name) {
-    return name == "." || name == ".." || is_temporary(name) || !kind_of(name).empty();
+    // The Python package keeps the code of Triton kernels in a directory beside them.
+    return name == "." || name == ".." || name == "triton" || is_temporary(name) || !kind_of(name).empty();
   };
   return !names.empty() && std::all_of(names.begin(), names.end(), own);
 }

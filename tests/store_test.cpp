@@ -293,6 +293,11 @@ TEST_F(StoreTest, AccessOfOthersIsWithdrawn) {
   EXPECT_EQ(store().load("cpu", "key"), Content("content"));
   EXPECT_EQ(mode_of(directory), 0700);
 
+  fs::create_directory(directory / "triton");  // of the Python package
+  chmod(directory.c_str(), 0755);
+  EXPECT_EQ(store().load("cpu", "key"), Content("content"));
+  EXPECT_EQ(mode_of(directory), 0700);
+
   write_file(directory / "letter.txt", "not a kernel");
   EXPECT_EQ(store().load("cpu", "key"), Content("content")) << "other files do no harm in a closed directory";
   chmod(directory.c_str(), 0750);

@@ -44,6 +44,7 @@ def test_code_is_kept_in_a_private_folder(places) -> None:
     assert kernel() == 1
     [file] = places[0].iterdir()
     assert (mode(places[0]), mode(file)) == (0o700, 0o600)
+    assert mode(places[0].parent) == 0o700  # or the store of kernels would not use it
     assert file.read_text() == CODE.format(1)
     assert kernel.__code__.co_filename == str(file)
 

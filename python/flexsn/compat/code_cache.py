@@ -86,9 +86,10 @@ def _first_fit(tried: list[pathlib.Path]) -> pathlib.Path:
 
 def _make_private(path: pathlib.Path) -> None:
     """Makes the folder where it is not there, and tries that it is nobody else's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    for made in (path.parent, path):  # the first is where kernels are kept, too
+        with contextlib.suppress(FileExistsError):
+            made.mkdir(mode=0o700)
     if os.name == "posix":
         # A link that somebody else laid may point anywhere, so the link must be ours as well as its end.
         for found in (os.lstat(path), os.stat(path)):
