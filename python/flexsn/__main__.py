@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from . import version
-from ._subject import argument_names
+from ._subject import told_states
 from .bench import OTHERS, bench
 from .export import FORMATS, export
 from .inspect import DTYPES, KINDS, STAGES, check, explain, show
@@ -74,7 +74,7 @@ def _arguments() -> argparse.ArgumentParser:
             command.add_argument("--out", metavar="FILE.json", help="write the figures there")
             command.add_argument("--plot", metavar="FILE.png", help="draw them there, with matplotlib")
         if name == "export":
-            command.add_argument("--format", choices=FORMATS, default="triton", help="by default triton")
+            command.add_argument("--format", choices=FORMATS, help="by default the file's, or triton")
             command.add_argument("-o", "--output", metavar="FILE", help="write there instead of printing it")
             command.add_argument("--kind", choices=KINDS, help="of which kernel, for cuda")
         if name == "check":
@@ -194,28 +194,27 @@ def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _told_states(core: Any, given: argparse.Namespace) -> int:
-    """How many states a core has, where arguments and results leave one choice: it has an input, a state and
-    an output at least, and as many states come out as go in."""
-    _, taken = argument_names(core)
-    taken -= len(given.param)
-    results, told = 0, f"{taken} arguments"
-    if taken > 1:
-        try:
-            with torch.no_grad():
-                found = core(*[torch.zeros(given.shape or (1,)) for _ in range(taken)], *given.param)
-            results = len(found) if isinstance(found, (tuple, list)) else 1
-            told += f" and {results} result{'s' if results > 1 else ''}"
-        except Exception as error:
-            told += f"; called on zeros, it raised {type(error).__name__}: {error}"
-    inputs = given.inputs
-    if inputs is not None and 0 < inputs < taken and results > taken - inputs:
-        return taken - inputs
-    if inputs is None and min(taken, results) == 2:
-        return 1
-    raise _WrongUse(
-        f"how many states {given.core} has cannot be told from it ({told}); say --states N, such as "
-        "--states 1"
-    )
+    states, told = told_states(core, given.inputs, given.param, given.shape)
+    if states is None:
+        raise _WrongUse(
+            f"how many states {given.core} has cannot be told from it ({told}); say --states N, such as "
+            "--states 1"
+        )
+    return states
+
+
+def _format(given: argparse.Namespace) -> str:
+    """What to write: what is asked for, else what the name of the file says."""
+    if given.format is not None or given.output is None:
+        return given.format or "triton"
+    by_ending = {".py": "triton", ".cu": "cuda", ".fsn": "fsn"}
+    found = by_ending.get(pathlib.Path(given.output).suffix)
+    if found is None:
+        raise _WrongUse(
+            f"what {given.output} should hold cannot be told from its ending; say --format triton, cuda or "
+            "fsn"
+        )
+    return found
 
 
 def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
@@ -226,8 +225,9 @@ def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
         text = show(core, given.stage, kind=given.kind, **options)
         return text, {"core": given.core, "stage": given.stage, "kind": given.kind, "text": text}, 0
     if given.command == "export":
-        text = export(core, given.format, given.output, kind=given.kind, **options)
-        fields = {"core": given.core, "format": given.format, "output": given.output, "text": text}
+        format = _format(given)
+        text = export(core, format, given.output, kind=given.kind, **options)
+        fields = {"core": given.core, "format": format, "output": given.output, "text": text}
         return "" if given.output else text, fields, 0
     if given.command == "explain":
         found = explain(core, given.T, **options)

@@ -156,11 +156,15 @@ class LibrarySubject(Subject):
         return f"module.{name}"
 
 
+#: what knows how many inputs and states it has
+OWN_COUNTS = (FlexSN, FlexSNKernel, LibraryNeuron)
+
+
 def subject_of(
     neuron: Any, num_inputs: int | None, num_states: int | None, params: Sequence[Any], asker: str
 ) -> Subject:
     """Reads a FlexSN, a FlexSNKernel, a neuron of the library or any callable."""
-    if isinstance(neuron, (FlexSN, FlexSNKernel, LibraryNeuron)):
+    if isinstance(neuron, OWN_COUNTS):
         if num_inputs is not None or num_states is not None or len(params):
             raise ValueError(
                 f"{asker}: a {type(neuron).__name__} has its own counts and static inputs; leave out "
@@ -222,6 +226,29 @@ def argument_names(core: Callable[..., Any]) -> tuple[list[str], int]:
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind in by_place]
     return [p.name for p in named], sum(p.default is p.empty for p in named)
+
+
+def told_states(
+    core: Callable[..., Any], num_inputs: int | None, params: Sequence[Any], shape: Sequence[int] | None
+) -> tuple[int | None, str]:
+    """How many states a core has, where arguments and results leave one choice, and what they say.
+
+    It has an input, a state and an output at least, and as many states come out as go in.
+    """
+    _, taken = argument_names(core)
+    taken -= len(params)
+    results, told = 0, f"{taken} arguments"
+    if taken > 1:
+        try:
+            with torch.no_grad():
+                found = core(*[torch.zeros(tuple(shape or (1,))) for _ in range(taken)], *params)
+            results = len(found) if isinstance(found, (tuple, list)) else 1
+            told += f" and {results} result{'s' if results > 1 else ''}"
+        except Exception as error:
+            told += f"; called on zeros, it raised {type(error).__name__}: {error}"
+    if num_inputs is not None and 0 < num_inputs < taken and results > taken - num_inputs:
+        return taken - num_inputs, told
+    return (1 if num_inputs is None and min(taken, results) == 2 else None), told
 
 
 _LONGEST_NAME = 40

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ._library import ops
-from .inspect import KINDS, Traced, _example_arguments, _traced, subject_of
+from ._subject import OWN_COUNTS, Traced, subject_of, told_states
+from .inspect import KINDS, _example_arguments, _traced
 
 FORMATS = ("triton", "cuda", "fsn")
 _COMMENT = {"triton": "#", "cuda": "//", "fsn": "#"}
@@ -32,8 +33,9 @@ def export(
 
     "triton": a Python module with kernels, launch functions and an autograd function; it needs torch and
     triton. "cuda": the kernel of a `kind` ("inference_final_state" by default) as CUDA C++. "fsn": the graph,
-    which the command-line program reads. What else is given is as for `show`. Tensors that the core captures
-    are parameters of the kernel; the head of the text says which.
+    which the command-line program reads. What else is given is as for `show`; num_states may be left out
+    where a core takes two arguments or returns two results. Tensors that the core captures are parameters of
+    the kernel; the head of the text says which.
     """
     asker = "flexsn.export"
     if format not in FORMATS:
@@ -42,6 +44,8 @@ def export(
         raise ValueError(f"{asker}: kind must be one of {', '.join(KINDS)}, found {kind!r}")
     if kind is not None and format != "cuda":
         raise ValueError(f"{asker}: kind is for the format cuda, which is one kernel; leave it out")
+    if num_states is None and callable(neuron) and not isinstance(neuron, OWN_COUNTS):
+        num_states, _ = told_states(neuron, num_inputs, params, shape)
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
     traced = _traced(subject, examples, None, shape is not None, asker)

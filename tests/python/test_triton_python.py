@@ -90,7 +90,7 @@ def test_the_head_says_where_parameters_come_from() -> None:
 
 def test_the_text_is_also_written(tmp_path) -> None:
     path = tmp_path / "lif.py"
-    assert flexsn.export(lif, "triton", path, num_states=1) == path.read_text()
+    assert flexsn.export(lif, "triton", path) == path.read_text() == flexsn.export(lif, num_states=1)
 
 
 def test_fsn_text_is_the_neuron(tmp_path) -> None:
@@ -142,5 +142,15 @@ def test_the_command_prints_or_writes(file, tmp_path, capsys) -> None:
 
 def test_the_command_refuses_a_file_that_cannot_be_written(file, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["export", f"{file}:lif", "--states", "1", "-o", str(tmp_path)])
+        main(["export", f"{file}:lif", "--states", "1", "--format", "fsn", "-o", str(tmp_path)])
     assert stopped.value.code == 2 and "Is a directory" in capsys.readouterr().err
+
+
+def test_the_command_takes_the_format_from_the_files_ending(file, tmp_path, capsys) -> None:
+    for ending, holds in {"py": "as Triton kernels", "cu": "__global__", "fsn": "neuron lif {"}.items():
+        assert main(["export", f"{file}:lif", "-o", str(tmp_path / f"out.{ending}")]) == 0
+        assert holds in (tmp_path / f"out.{ending}").read_text()
+    with pytest.raises(SystemExit):
+        main(["export", f"{file}:lif", "-o", str(tmp_path / "out.txt")])
+    error = capsys.readouterr().err
+    assert "out.txt should hold cannot be told from its ending; say --format triton, cuda or fsn" in error
