@@ -397,6 +397,13 @@ def test_graphs_of_cores_that_change_arguments_or_return_views_are_right(core, m
     torch.testing.assert_close(tuple(found), torch.autograd.grad(expected, arguments, grads))
 
 
+def test_tensors_that_a_core_captures_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.tensor(0.5))
+    text = "must compute with its arguments alone, found a captured tensor; pass it in"
+    with pytest.raises(ValueError, match=text):
+        generate_forward_and_backward_graph(lambda x, v: (x * weight, v), examples(2))
+
+
 def test_results_that_are_no_tensors_are_refused() -> None:
     text = "must return a tensor, or a list or tuple of tensors, found tuple of Tensor, float"
     with pytest.raises(ValueError, match=text):

@@ -81,7 +81,14 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
         flat, keep("forward"), keep("backward"), partition_fn=min_cut_rematerialization_partition
     )
     with torch.enable_grad():
-        results = traced(*arguments)
+        try:
+            results = traced(*arguments)
+        except AssertionError as error:
+            if "FakeTensor" not in str(error):
+                raise
+            raise ValueError(
+                f"{describe(fn)} must compute with its arguments alone, found a captured tensor; pass it in"
+            ) from error
     carrying = [result for result in results if result.requires_grad]
     if not carrying:
         raise ValueError(
