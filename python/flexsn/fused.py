@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ._checks import check_step_shape
 from ._connections import Connections, connected
+from ._interrupts import interrupts_held
 from ._library import ops
 from ._reach import Reach, changed_values, describe, follow
 from ._torch import constant_result, has_saved_tensors_hooks, modes_off, size_hint
@@ -236,7 +237,7 @@ class Fused:
 
         def make() -> Trace:
             # Tracing is no part of what a mode around the call records.
-            with modes_off():
+            with interrupts_held(), modes_off():
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
         if not torch.compiler.is_exporting() and not has_saved_tensors_hooks():

@@ -98,6 +98,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         kind, flags = dev["CMAKE_BUILD_TYPE"], dev["CMAKE_CXX_FLAGS_RELWITHDEBINFO"]
     options = [f"cmake.build-type={kind}", f"cmake.define.CMAKE_CXX_FLAGS_{kind.upper()}={flags}"]
     options.append("cmake.define.FLEXSN_WERROR=ON")
+    if "CXX" not in os.environ:  # pip's build would take g++, which is another compiler for ccache
+        options.append("cmake.define.CMAKE_CXX_COMPILER=c++")
     given = [word for option in options for word in ("-C", option)]
     build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", *given, "-w", str(folder), str(ROOT)]
     done = subprocess.run([sys.executable, "-m", "pip", *build], capture_output=True, text=True, timeout=1200)
