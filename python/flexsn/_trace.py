@@ -271,7 +271,7 @@ def trace(
             except NoDerivative as error:
                 untrainable, carry = str(error), None
                 recorded = record(core, likes, captured, static, carry, name)
-        except Exception:
+        except BaseException:  # Ctrl-C too must leave nothing of a trace in the user's objects
             unchanged.restore()
             raise
         unchanged.check(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -24,6 +25,16 @@ from ._triton import TRITON_OPERATORS, Operators
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A process forked while another thread traces never sees the lock released."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
 #: traces by what they depend on: fifty layers of one neuron have one
 _traces: dict[Hashable, Trace] = {}
 _MOST_TRACES = 1024
