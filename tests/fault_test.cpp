@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <functional>
 #include <thread>
 
+#include "child_process.h"
 #include "cpu_kernel.h"
 #include "cuda_code.h"
 #include "error.h"
@@ -61,28 +61,6 @@ bool is_right(int number, const std::function<void(const Plan&, const PlanRun&)>
 bool compiled_is_right(int number, const Store& store) {
   return is_right(number, [&](const Plan& plan, const PlanRun& run) { CpuKernel(plan, store).run(run); });
 }
-
-/// Starts a process that ends with what `work` returns, or with 99; a hanging one is ended by the clock.
-pid_t start(const std::function<int()>& work) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  alarm(120);
-  int code = 99;
-  try {
-    code = work();
-  } catch (...) {
-  }
-  _exit(code);
-}
-
-/// The exit code, or 1000 and the signal.
-int finish(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-int in_child(const std::function<int()>& work) { return finish(start(work)); }
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

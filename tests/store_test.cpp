@@ -7,7 +7,6 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "child_process.h"
 #include "error.h"
 
 namespace {
@@ -32,6 +32,9 @@ using namespace std::string_literals;
 using flexsn::sha256;
 using flexsn::Store;
 using flexsn::StoreInfo;
+using flexsn::test::finish;
+using flexsn::test::in_child;
+using flexsn::test::start;
 using Content = std::optional<std::string>;
 
 constexpr uid_t nobody = 65534;
@@ -55,28 +58,6 @@ int mode_of(const fs::path& path) {
 void give_away(const fs::path& path) { ASSERT_EQ(lchown(path.c_str(), nobody, nobody), 0); }
 
 bool mentions(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-/// Starts a process that ends with what `work` returns, or with 99; a hanging one is ended by the clock.
-pid_t start(const std::function<int()>& work) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  alarm(120);
-  int code = 99;
-  try {
-    code = work();
-  } catch (...) {
-  }
-  _exit(code);
-}
-
-/// The exit code, or 1000 and the signal.
-int finish(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-int in_child(const std::function<int()>& work) { return finish(start(work)); }
 
 /// A directory of its own for each test; the store's does not exist at first.
 class StoreTest : public ::testing::Test {

@@ -13,23 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import flexsn
+from neuron_equations import spike
 
 #: of a run by `trained`; it holds for every machine, as each of its operations is rounded correctly
 DIGEST = "7db87410bee6e043421b0cf49f2022ff0d09ccd2252100c4a248d13b63b8018a"
 
 
-class Spike(torch.autograd.Function):
-    """A spike with the gradient of a triangle."""
-
-    @staticmethod
-    def forward(ctx, u: Tensor) -> Tensor:
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
-        (u,) = ctx.saved_tensors
-        return grad * torch.clamp(1.0 - u.abs(), min=0.0)
+def triangle(u: Tensor) -> Tensor:
+    return torch.clamp(1.0 - u.abs(), min=0.0)
 
 
 class Adapting(nn.Module):
@@ -42,7 +33,7 @@ class Adapting(nn.Module):
 
     def forward(self, x: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h = v * self.decay + x * torch.sigmoid(v)
-        s = Spike.apply(h - self.threshold - 0.25 * a)
+        s = spike(h - self.threshold - 0.25 * a, triangle)
         return s, h - s * self.threshold, 0.5 * a + s
 
 
