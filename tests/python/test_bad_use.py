@@ -286,7 +286,7 @@ FUNCTIONS = [
         "scaled: torch.mul", HERE, "gives shape [4, 3], but the step's shape is [3]", "must broadcast"),
     row("export to a format", lambda: flexsn.export(leaky, "onnx", num_states=1), ValueError,
         "flexsn.export: format must be one of triton, cuda, fsn, found 'onnx'"),
-    row("export without counts", lambda: flexsn.export(leaky), TypeError,
+    row("export without counts", lambda: flexsn.export(lambda x, v, w: (w, v + x, w)), TypeError,
         "num_states is required", "num_states=1"),
     row("explain a negative length", lambda: flexsn.explain(leaky, num_states=1, T=-1), ValueError,
         "must not be negative, found T=-1"),
