@@ -15,6 +15,7 @@ std::string digits_of(double number);
 template <class... Parts>
 std::string join(const Parts&... parts) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);   // a stream that gets no memory would cut the text off without a word
   out.imbue(std::locale::classic());  // texts are the same whatever locale the program is in
   const auto print = [&](const auto& part) {
     if constexpr (std::is_floating_point_v<std::decay_t<decltype(part)>>)

@@ -37,6 +37,7 @@ class PlanPrinter {
   PlanPrinter(const Plan& plan, bool names) : plan_(plan), names_(names) {}
 
   std::string text() {
+    out_.exceptions(std::ios::badbit);  // or a key would be cut off where memory ends
     out_.imbue(std::locale::classic());
     out_ << "plan " << kind_words[static_cast<int>(plan_.kind)];
     if (names_) out_ << " of " << plan_.neuron;

@@ -242,6 +242,7 @@ Neuron load_neuron(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) user_error("the file '", path, "' cannot be read; give the path of an .fsn file");
   std::ostringstream content;
+  content.exceptions(std::ios::badbit);
   if (file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
   if (file.bad()) user_error("the file '", path, "' cannot be read to its end");
   return parse_neuron(content.str(), path.substr(path.find_last_of('/') + 1));

@@ -57,6 +57,7 @@ class Printer {
 
   std::string text() {
     out_.imbue(std::locale::classic());
+    out_.exceptions(std::ios::badbit);  // or a text would be cut off where memory ends
     out_ << "neuron";
     if (style_.names && !graph_.name.empty()) out_ << ' ' << name_text(graph_.name);
     if (graph_.expanded) out_ << " expanded";
