@@ -31,9 +31,10 @@ demo:
 	@if [ ! -x .venv/bin/python ] || grep -qE '^(the PyTorch operators|CPU kernels) ' build/left_out.txt; \
 	  then build/flexsn_demo; else .venv/bin/python examples/python/demo; fi
 
+# What needs no Python is built while its packages arrive.
 test:
 	@tools/setup.sh build
-	@tools/venv.sh
+	@tools/venv.sh tools/build.sh dev flexsn_cli flexsn_llvm
 	@tools/build.sh dev
 	@tools/test.sh dev
 
@@ -67,7 +68,7 @@ bench:
 	@! [ -x build-release/flexsn_bench ] || build-release/flexsn_bench --benchmark_out=build/core_bench.json --benchmark_out_format=json
 	@! [ -x build-release/flexsn_cpu_bench ] || build-release/flexsn_cpu_bench --out build/cpu_bench.json
 	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/torch_bench.py --out build/torch_bench.json
-	@! [ -x build/flexsn_train_libtorch ] || .venv/bin/python bench/libtorch_bench.py
+	@! [ -f build/libflexsn_torch.so ] || { tools/build.sh dev flexsn_train_libtorch && .venv/bin/python bench/libtorch_bench.py; }
 	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/neurons_bench.py
 	@! [ -f build/libflexsn_torch.so ] || .venv/bin/python bench/table.py --torch build/torch_bench.json \
 	  --cpp build/cpu_bench.json --out build/bench.json --plot build/bench.png

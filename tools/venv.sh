@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# usage: tools/venv.sh [COMMAND...]   COMMAND runs while packages arrive; what it prints is in build/meanwhile.log.
 # Makes .venv with torch, NVRTC and the Python packages of the tests and the demo, and flexsn itself in it;
 # silent when nothing is missing. Never fails: what needs a package that is not there is left out.
 # SETUP=off installs nothing.
@@ -43,16 +44,27 @@ fi
 
 mkdir -p build
 echo "setup: installing ${wanted[*]} into .venv, up to 2 GB (log: $log)"
+[ $# = 0 ] || "$@" >build/meanwhile.log 2>&1 &
 if ! .venv/bin/python -m pip --version >"$log" 2>&1; then
   rm -rf .venv
   python3 -m venv .venv >>"$log" 2>&1
 fi
-# One by one: a package that is not offered must not stop the others.
+pip_install() {
+  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "$@" >>"$log" 2>&1 </dev/null
+}
+together=() alone=()
 for package in "${wanted[@]}"; do
-  alone=()
-  [[ $package != spikingjelly* ]] || alone=(--no-deps)  # what it asks for is more than its neurons need
-  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "${alone[@]}" "$package" >>"$log" 2>&1 </dev/null
+  case $package in
+    spikingjelly*) alone+=("$package") ;;  # what it asks for is more than its neurons need
+    *) together+=("$package") ;;
+  esac
 done
+if [ ${#together[@]} != 0 ] && ! pip_install "${together[@]}"; then
+  # A package that is not offered must not stop the others.
+  for package in "${together[@]}"; do pip_install "$package"; done
+fi
+for package in "${alone[@]}"; do pip_install --no-deps "$package"; done
+wait
 link_checkout
 mapfile -t wanted < <(missing)
 if [ ${#wanted[@]} != 0 ]; then
