@@ -14,6 +14,9 @@ import torch
 
 import flexsn
 
+#: reads and writes of a whole sequence that a run cannot do without
+PASSES = {"inference": 2, "training": 5}
+
 CASES = [
     ("inference", 8, 4194304),
     ("training", 8, 4194304),
@@ -79,9 +82,23 @@ def spikingjelly_call() -> Callable | None:
     return call
 
 
+def copy_call() -> Callable:
+    """A copy between tensors that are already there: two passes."""
+    targets: dict[torch.Size, torch.Tensor] = {}
+
+    def call(x):
+        if x.shape not in targets:
+            targets[x.shape] = torch.empty_like(x, requires_grad=False)
+        return targets[x.shape].copy_(x.detach())
+
+    return call
+
+
 def once(kind: str, call: Callable, x: torch.Tensor, grad: torch.Tensor) -> float:
     start = time.perf_counter()
-    if kind == "inference":
+    if kind == "copy":
+        call(x)
+    elif kind == "inference":
         with torch.no_grad():
             call(x)
     else:
@@ -93,18 +110,19 @@ def once(kind: str, call: Callable, x: torch.Tensor, grad: torch.Tensor) -> floa
 def measure(
     kind: str, steps: int, elements: int, ways: dict[str, Callable], seconds: float
 ) -> dict[str, float]:
-    """Medians of each way; they take turns, so that a busy machine slows all of them."""
+    """Medians of each way and of a copy; they take turns, so that a busy machine slows all of them."""
+    ways = {**ways, "copy": copy_call()}
     x = torch.randn(steps, elements).requires_grad_(kind == "training")
     grad = torch.randn(steps, elements)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for name, call in ways.items():
         print(f"  {name} ...", end="\r", file=sys.stderr, flush=True)
         for _ in range(2):
-            once(kind, call, x, grad)
+            once("copy" if name == "copy" else kind, call, x, grad)
     end = time.perf_counter() + seconds * len(ways)
     while time.perf_counter() < end or len(next(iter(times.values()))) < 3:
         for name, call in ways.items():
-            times[name].append(once(kind, call, x, grad))
+            times[name].append(once("copy" if name == "copy" else kind, call, x, grad))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -175,7 +193,10 @@ def main() -> None:
         "torch": torch.__version__,
         "cases": [],
     }
-    print(f"{'work':28}{'flexsn ms':>11}{'eager':>9}{'compile':>9}{'SpikingJelly':>14}   (times as long)")
+    print(
+        f"{'work':28}{'flexsn ms':>11}{'eager':>9}{'compile':>9}{'SpikingJelly':>14}{'memory':>9}"
+        "   (times as long; memory: 2 or 5 passes of a copy)"
+    )
     for kind, steps, elements in cases:
         ways = {"flexsn": fused_call(), "eager": loop}
         if not options.no_compile and steps <= 32:
@@ -191,8 +212,10 @@ def main() -> None:
             f"{found[n] / found['flexsn']:.1f} x" if n in found else "-"
             for n in ("eager", "compile", "spikingjelly")
         ]
+        memory = found["copy"] * PASSES[kind] / 2 / found["flexsn"]
         print(
-            f"{f'{kind} {steps} x {elements}':28}{found['flexsn'] * 1e3:11.3f}{ratios[0]:>9}{ratios[1]:>9}{ratios[2]:>14}"
+            f"{f'{kind} {steps} x {elements}':28}{found['flexsn'] * 1e3:11.3f}"
+            f"{ratios[0]:>9}{ratios[1]:>9}{ratios[2]:>14}{f'{memory:.2f} x':>9}"
         )
 
     costs = overhead()
