@@ -258,6 +258,9 @@ std::string LlvmLines::helper(std::string_view name, Type result, const Type* ty
     if (types[0] == result) return x[0];
     return convert(result == Type::f64 ? "fpext" : "fptrunc", T, x[0], R);
   }
+  if (name == "from_bool")  // "uitofp" would go through integers
+    return line("select ", T, " ", x[0], ", ", R, " ", constant(result, bits_of(result, 1.0)), ", ", R,
+                " zeroinitializer");
   if (name == "nonzero")
     return line(is_float(types[0]) ? "fcmp une " : "icmp ne ", T, " ", x[0], ", zeroinitializer");
   if (name == "round_f16") {
