@@ -238,6 +238,7 @@ if(FLEXSN_HAVE_TORCH)
   if(GTest_FOUND)
     # The objects, not the library: tests see what it hides.
     flexsn_executable(flexsn_torch_tests
+      tests/torch_memory_test.cpp
       tests/torch_module_test.cpp
       tests/torch_scan_test.cpp)
     target_sources(flexsn_torch_tests PRIVATE $<TARGET_OBJECTS:flexsn_torch>)

@@ -1,22 +1,60 @@
 #include "fresh.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
-#include <sys/mman.h>
+#include <c10/core/CPUAllocator.h>
+#include <unistd.h>
 
-#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "kept_memory.h"
 
 namespace flexsn {
 
+namespace {
+
+/// Never destroyed: tensors may outlive everything else of the process.
+KeptMemory& kept_memory() {
+  static KeptMemory& memory = *new KeptMemory(kept_memory_limit(
+      std::getenv("FLEXSN_KEPT_MEMORY"), static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                             static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
+  return memory;
+}
+
+void give_back(void* context) {
+  const std::unique_ptr<Block> block(static_cast<Block*>(context));
+  c10::profiledCPUMemoryReporter().Delete(block->start);
+  kept_memory().give_back(*block);
+}
+
+class LargeTensors final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto block = std::make_unique<Block>();
+    const std::optional<Block> found = kept_memory().take(bytes);
+    if (!found) return c10::GetDefaultCPUAllocator()->allocate(bytes);  // which says what is wrong
+    *block = *found;
+    void* start = block->start;
+    c10::profiledCPUMemoryReporter().New(start, bytes);
+    return {start, block.release(), &give_back, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+}  // namespace
+
 at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
-  constexpr std::uintptr_t page = std::uintptr_t{1} << 21;
-  at::Tensor tensor = at::empty(shape, at::dtype(type).device(device));
-  if (!device.is_cpu()) return tensor;
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + tensor.nbytes()) / page * page;
-  // A hint: where the system has no large pages, nothing changes.
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-  return tensor;
+  static LargeTensors& large_tensors = *new LargeTensors;
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(shape)) * c10::elementSize(type);
+  if (!device.is_cpu() || bytes < 2 * KeptMemory::page ||
+      c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator())
+    return at::empty(shape, at::dtype(type).device(device));
+  return at::Tensor(at::detail::empty_generic(
+      shape, &large_tensors, c10::DispatchKeySet(c10::DispatchKey::CPU), type, std::nullopt));
 }
 
 }  // namespace flexsn

@@ -5,8 +5,8 @@
 
 namespace flexsn {
 
-/// An uninitialised tensor. A large one on the CPU asks the system for large pages: most of the time of its
-/// first writing goes into page faults otherwise.
+/// An uninitialised tensor. A large one on the CPU lies on large pages, and where tensors of its size are
+/// gone on theirs: most of the time of its first writing would go into page faults otherwise.
 at::Tensor fresh(at::IntArrayRef shape, at::ScalarType type, at::Device device);
 
 }  // namespace flexsn

@@ -345,3 +345,66 @@ RUNNING_THREADS = """
 )
 def test_a_kernel_runs_on_the_threads_of_torch() -> None:
     assert run_python(RUNNING_THREADS) == "0 True"
+
+
+# ---- memory of large results -------------------------------------------------------------------------------
+
+
+def large(fill: float, requires_grad: bool = False) -> Tensor:
+    return torch.full((8, 1 << 18), fill).requires_grad_(requires_grad)
+
+
+def test_memory_of_a_large_result_serves_the_next_one_when_it_is_gone() -> None:
+    neuron = FlexSN(soft, num_states=1, step_mode="m")
+
+    def run(fill: float) -> Tensor:
+        functional.reset_net(neuron)
+        return neuron(large(fill))
+
+    with torch.no_grad():
+        first = run(0.1)
+        view, kept = first[3:5], first.clone()
+        second = run(0.9)
+        assert second.data_ptr() != first.data_ptr()
+        place = first.data_ptr()
+        del first
+        assert run(0.5).data_ptr() != place, "a view still lives there"
+        assert torch.equal(view, kept[3:5])
+        del view, second
+        places = {run(0.3).data_ptr() for _ in range(10)}
+        assert len(places) < 10
+        assert torch.equal(run(0.1), kept)
+
+
+def test_large_results_are_tensors_like_all_others() -> None:
+    neuron = FlexSN(soft, num_states=1, step_mode="m")
+    x = large(0.7, requires_grad=True)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        y = neuron(x)
+    allocated = max(event.cpu_memory_usage for event in profile.key_averages())
+    assert allocated >= y.nbytes, "the profiler of torch sees it"
+    (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert gradient.shape == x.shape and bool(gradient.isfinite().all())
+    y = y.detach()
+    before = y.clone()
+    y.untyped_storage().resize_(2 * y.nbytes)
+    assert torch.equal(y, before)
+    y.share_memory_()
+    assert y.is_shared() and torch.equal(y, before)
+
+
+def test_how_much_memory_is_kept_can_be_said() -> None:
+    code = """
+        import torch, flexsn
+        from cores import soft
+        neuron = flexsn.FlexSN(soft, num_states=1, step_mode="m")
+        try:
+            print(tuple(neuron(torch.ones(8, 1 << 18)).shape))
+        except ValueError as error:
+            print(error)
+    """
+    assert run_python(code, FLEXSN_KEPT_MEMORY="0") == "(8, 262144)"
+    assert (
+        run_python(code, FLEXSN_KEPT_MEMORY="lots")
+        == "FLEXSN_KEPT_MEMORY must be a whole number of MiB, found 'lots'"
+    )
