@@ -1,6 +1,8 @@
 #include "bind.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace flexsn {
@@ -22,11 +24,15 @@ std::string called(const Argument& argument) {
 std::string out_of_range(const Argument& argument, const void* data, std::int64_t count) {
   const Range& range = argument.range;
   if (range.low == Range().low && range.high == Range().high) return "";
-  // The limits as a float has them, so that a limit itself is inside; -1 as a bool would be true.
-  const auto limit = [&](double value) {
-    return is_float(value_type(argument.mem)) ? Array(argument.mem, {1}, value)[0] : value;
+  // The limits as a float has them, so that a limit itself is inside; -1 as a bool would be true. The number
+  // next to one that a float has says that all beyond that one are meant, as in "above 1".
+  const auto limit = [&](double value, double beyond) {
+    if (!is_float(value_type(argument.mem))) return value;
+    const double rounded = Array(argument.mem, {1}, value)[0];
+    return std::nextafter(rounded, beyond) == value ? value : rounded;
   };
-  const double low = limit(range.low), high = limit(range.high);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double low = limit(range.low, infinity), high = limit(range.high, -infinity);
   const auto size = static_cast<std::int64_t>(size_of(argument.mem));
   const auto wrong = [&]<class T>(T) -> std::string {
     constexpr std::int64_t block = 256;

@@ -8,7 +8,11 @@ namespace flexsn::library {
 
 Factor Scope::number(const char* option, const Number& number) const {
   if (!number.learnable) return Factor(number.value);
-  return Factor(step_.param(option, number.value, allowed_.at(option).range()));
+  return Factor(param(option, number.value));
+}
+
+Value Scope::param(const char* option, double initial) const {
+  return step_.param(option, initial, allowed_.at(option).range());
 }
 
 Value Scope::spike(const Value& distance, const Surrogate& surrogate) const {

@@ -37,6 +37,8 @@ class Scope {
   Step* operator->() const { return &step_; }
 
   Factor number(const char* option, const Number& number) const;
+  /// A parameter that may be what the option of its name may be.
+  Value param(const char* option, double initial) const;
   Value spike(const Value& distance, const Surrogate& surrogate) const;
   /// The potential after a spike: v_reset, or less by `threshold` where there is none.
   Value reset(const Value& h, const Value& spike, const Factor& threshold,
@@ -58,7 +60,7 @@ struct Field {
   const char* name;
   Member<Options> member;
   Interval allowed = {};
-  std::vector<std::string> words = {};  ///< of a text
+  std::vector<std::string> words = {};  ///< of a text, or names of surrogates where not all will do
 };
 
 /// One neuron of the library.
@@ -102,7 +104,7 @@ struct Allowed {
   std::string text(bool) const { return "true or false"; }
   std::string text(int) const;
   std::string text(const std::string&) const { return either(words); }
-  std::string text(const Surrogate&) const { return "a surrogate"; }
+  std::string text(const Surrogate&) const { return words.empty() ? "a surrogate" : either(words); }
 };
 
 void require(const Owner& owner, const std::string& option, const Number& value, const Allowed& allowed);

@@ -94,7 +94,7 @@ Definition<Klif> klif_definition() {
           .step =
               [](const Scope& s, const Klif& o) {
                 const Value x = s->input("x"), v = s->state("v", o.v_reset.value_or(0)),
-                            k = s->param("k", o.k);
+                            k = s.param("k", o.k);
                 const Factor threshold = s.number("v_threshold", o.v_threshold);
                 const Value h = relu(k * leaky(s, o, x, v)).named("h");
                 const Value z = s.spike(h - threshold, o.surrogate);
@@ -141,7 +141,7 @@ Definition<Ilif> ilif_definition() {
           .fields = {{"tau", &Ilif::tau, above(1)},
                      {"v_threshold", &Ilif::v_threshold, above(0)},
                      {"detach_reset", &Ilif::detach_reset},
-                     {"surrogate", &Ilif::surrogate}},
+                     {"surrogate", &Ilif::surrogate, {}, {surrogate::multi_level_spike_count().name}}},
           .step =
               [](const Scope& s, const Ilif& o) {
                 const Value x = s->input("x"), v = s->state("v");

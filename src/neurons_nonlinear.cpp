@@ -28,7 +28,9 @@ Definition<Qif> qif_definition() {
   return {.name = "qif",
           .python = "QIFNode",
           .doc = "quadratic integrate and fire",
-          .equations = "h = v + (x + a0 (v - v_rest) (v - v_c)) / tau",
+          .equations =
+              "h = v + (x + a0 (v - v_rest) (v - v_c)) / tau\n"
+              "with v_reset, v_threshold > v_reset and v_rest >= v_reset",
           .fields = with_firing<Qif>({{"tau", &Qif::tau, above(1)},
                                       {"v_c", &Qif::v_c},
                                       {"a0", &Qif::a0, above(0)},
@@ -47,7 +49,9 @@ Definition<Eif> eif_definition() {
   return {.name = "eif",
           .python = "EIFNode",
           .doc = "exponential integrate and fire",
-          .equations = "h = v + (x + v_rest - v + delta_T exp((v - theta_rh) / delta_T)) / tau",
+          .equations =
+              "h = v + (x + v_rest - v + delta_T exp((v - theta_rh) / delta_T)) / tau\n"
+              "with v_reset, v_threshold > v_reset and v_rest >= v_reset",
           .fields = with_firing<Eif>({{"tau", &Eif::tau, above(1)},
                                       {"delta_T", &Eif::delta_T, above(0)},
                                       {"theta_rh", &Eif::theta_rh},

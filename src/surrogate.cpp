@@ -403,6 +403,8 @@ Value spike(const Operand& u, const Surrogate& surrogate) {
                "' has no smooth function, so its spikes cannot be smooth; set spiking to true");
   if ((!surrogate.spiking || Trace::is_smooth(distance)) && surrogate.smooth)
     return surrogate.smooth(distance);
+  if (!surrogate.derivative)
+    user_error("surrogate '", surrogate.name, "' has no derivative; set it to a function of u");
   const Value fired = surrogate.value ? surrogate.value(distance)
                                       : select(distance >= 0.0, like(distance, 1), like(distance, 0));
   // The derivative of u * constant is that constant, so any derivative can be given as a formula.

@@ -167,7 +167,7 @@ std::string page() {
       "```\n"
       "s = Theta(h - v_threshold)         Theta(u) is 1 where u >= 0, else 0; its gradient is the "
       "surrogate's\n"
-      "v = h - v_threshold s              with v_reset none, the soft reset\n"
+      "v = h - v_threshold s              with v_reset none, the soft reset; v_threshold > 0\n"
       "v = v_reset s + (1 - s) h          with a number, the hard reset; v starts there, else at 0\n"
       "```\n\n"
       "With `detach_reset` no gradient goes through the s of the reset. In Python an option is an argument "

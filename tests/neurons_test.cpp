@@ -263,6 +263,34 @@ TEST(Neurons, WhatOptionsCannotBe) {
   expect_error(named("stbif:neg_min=20"), "pos_max must be a number of at least neg_min, which is 20");
   expect_error(named("lif:surrogate=atan:beta=1"), "surrogate 'atan': there is no option 'beta'");
   expect_error(named("lif:surrogate=super_spike:spiking=false"), "it has no smooth function");
+  expect_error(
+      [] { show(neurons::lif({.surrogate = Surrogate{.name = "mine", .derivative = {}, .smooth = {}}})); },
+      "surrogate 'mine' has no derivative; set it to a function of u");
+}
+
+TEST(Neurons, WhatIsLearnedStaysInTheRangeOfItsOption) {
+  const auto error_of = [](const std::string& neuron, Mem type, const std::string& param, double value) {
+    Arguments arguments;
+    arguments.inputs["x"] = Array(type, {3, 2});
+    arguments.params[param] = Array(type, {}, value);
+    arguments.type = type;
+    try {
+      run(neuron_named(neuron), arguments);
+      return std::string("none");
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+  };
+  for (Mem type : {Mem::f32, Mem::f64, Mem::f16, Mem::bf16}) {
+    EXPECT_NE(
+        error_of("lif:tau=learnable", type, "tau", 1).find("has the value 1 at place 0, which is outside"),
+        std::string::npos)
+        << name_of(type);
+    EXPECT_EQ(error_of("lif:tau=learnable", type, "tau", 1.0 + 1.0 / 64), "none") << name_of(type);
+    EXPECT_NE(error_of("klif", type, "k", 0).find("param 'k' has the value 0"), std::string::npos);
+    EXPECT_NE(error_of("klif", type, "k", NAN).find("param 'k' has the value nan"), std::string::npos);
+    EXPECT_EQ(error_of("klif", type, "k", 0.5), "none");
+  }
 }
 
 TEST(Explain, CountsAndWords) {
