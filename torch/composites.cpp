@@ -244,11 +244,24 @@ V entropy(V x) {
 V times_log(V x, V y, V log_of_y) { return select(isnan(y), y, select(x == 0.0, lit(x, 0), x * log_of_y)); }
 V x_log_y(AtenCall& n) { return times_log(n.at(0), n.at(1), log(n.at(1))); }
 
+/// The largest finite number that a type holds in memory.
+double largest_of(Mem mem) {
+  switch (mem) {
+    case Mem::f64:
+      return std::numeric_limits<double>::max();
+    case Mem::f16:
+      return 65504;
+    case Mem::bf16:
+      return 0x1.fep127;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::max());
+  }
+}
+
 V finite(AtenCall& n) {
   const V x = n.at(0);
   if (!is_float(n.type())) return x;
-  const double most = n.type() == Type::f64 ? std::numeric_limits<double>::max()
-                                            : static_cast<double>(std::numeric_limits<float>::max());
+  const double most = largest_of(n.result_memory());
   const V above = select(x == infinity, lit(x, n.scalar(2, "posinf", most)), x);
   const V below = select(x == -infinity, lit(x, n.scalar(3, "neginf", -most)), above);
   return select(isnan(x), lit(x, n.scalar(1, "nan", 0)), below);

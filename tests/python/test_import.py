@@ -416,6 +416,7 @@ MIXED_FUNCTIONS = {
     "bfloat16 and back": lambda x, i: x.bfloat16().to(x.dtype),
     "double and back": lambda x, i: (x.double() * 0.1).to(x.dtype),
     "bool of a float": lambda x, i: x.bool() ^ i.bool(),
+    "finite halves": lambda x, i: x.half().nan_to_num().double() + x.bfloat16().nan_to_num(),
     "int of a float": lambda x, i: x.nan_to_num(0, 9, -9).clamp(-99, 99).int() * i,
     "to another": lambda x, i: i.to(x),
     "float() of a bool": lambda x, i: (x > 0).float() + (i > 0).double(),
