@@ -166,8 +166,8 @@ TEST_F(Concurrency, EqualTextsAreOneNeuronAndOneKernel) {
   together([&](int me) {
     for (int round = 0; round < 3; ++round)
       for (int i = 0; i < texts; ++i) {
-        const TorchNeuron& neuron = neuron_of(written[static_cast<std::size_t>((i + me) % texts)]);
-        Requested& requested = neuron.requested({.wanted = {round % 2}, .sequences = round == 2});
+        const NeuronHandle neuron = neuron_of(written[static_cast<std::size_t>((i + me) % texts)]);
+        Requested& requested = neuron->requested({.wanted = {round % 2}, .sequences = round == 2});
         const auto kernel = requested.executable(Place::cpu, Kind::forward, {Map::element, Map::scalar}, {});
         requested.is_first({Map::element, Map::scalar});
         // A run that wants all, which compiles.
@@ -176,11 +176,11 @@ TEST_F(Concurrency, EqualTextsAreOneNeuronAndOneKernel) {
         for (std::size_t b = 0; b < kernel->plan().buffers.size(); ++b)
           run.buffers.push_back({.data = &somewhere});
         kernel->prepare(run);
-        if (me == 0 || i == 0) found[static_cast<std::size_t>(me)].push_back(&neuron_of(written[0]));
+        if (me == 0 || i == 0) found[static_cast<std::size_t>(me)].push_back(neuron_of(written[0]).get());
       }
   });
   for (const auto& list : found)
-    for (const void* one : list) EXPECT_EQ(one, &neuron_of(written[0]));
+    for (const void* one : list) EXPECT_EQ(one, neuron_of(written[0]).get());
 }
 
 // ---- the store --------------------------------------------------------------------------------------

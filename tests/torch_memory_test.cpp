@@ -1,4 +1,4 @@
-// Memory that is kept from large tensors for the next ones.
+// Memory that is kept: of large tensors for the next ones, and of neurons that were used.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +8,7 @@
 
 #include "flexsn/flexsn.h"
 #include "kept_memory.h"
+#include "neuron.h"
 
 namespace flexsn {
 namespace {
@@ -100,6 +101,26 @@ TEST(KeptMemory, TheLimitIsAShareOfTheMachineOrWhatTheEnvironmentSays) {
                 std::string("FLEXSN_KEPT_MEMORY must be a whole number of MiB, found '") + wrong + "'");
     }
   }
+}
+
+TEST(Remembered, NeuronsThatWereNotUsedForLongAreForgottenAndMadeAgain) {
+  const auto text = [](std::size_t number) {
+    return "neuron n {\n  input x : f32\n  %a = mul %x, " + std::to_string(number) + "\n  output z = %a\n}\n";
+  };
+  const std::weak_ptr<const TorchNeuron> first = neuron_of(text(1));
+  const NeuronHandle held = neuron_of(text(2));
+  const TorchNeuron* used = neuron_of(text(3)).get();
+  EXPECT_EQ(first.lock(), neuron_of(text(1)));
+  for (std::size_t number = 4; number < 3 * neurons_remembered; ++number) {
+    neuron_of(text(number));
+    if (number % 100 == 0) {
+      EXPECT_EQ(neuron_of(text(3)).get(), used) << number;
+    }
+  }
+  EXPECT_TRUE(first.expired());
+  EXPECT_EQ(held->text(), text(2));
+  EXPECT_EQ(held.use_count(), 1) << "only we have it";
+  EXPECT_EQ(neuron_of(text(1))->text(), text(1));
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ std::string import_graph(const std::string& listing) {
 /// What a text takes and gives: types of inputs, states, parameters and outputs.
 std::tuple<Strings, Strings, Strings, Strings> signature(const std::string& text) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     const auto types = [&](const std::vector<int>& places) {
       Strings out;
       for (int place : places) out.emplace_back(name_of(neuron.graph().arguments[place].mem));
@@ -139,7 +140,8 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
     const std::vector<std::vector<std::int64_t>>& param_shapes, bool given_states, bool sequences,
     const std::vector<std::int64_t>& wanted) {
   return guarded([&] {
-    const TorchNeuron& known = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& known = *held;
     ExplainOptions options;
     options.steps = steps;
     options.shape = shape;

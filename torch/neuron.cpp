@@ -1,6 +1,7 @@
 #include "neuron.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <shared_mutex>
@@ -93,6 +94,12 @@ std::shared_ptr<const Executable> Requested::executable(Place place, Kind kind, 
   return found;
 }
 
+bool Requested::is_on_gpu() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(known_.begin(), known_.end(),
+                     [](const auto& kernel) { return std::get<Place>(kernel.first) == Place::cuda; });
+}
+
 bool Requested::is_first(const std::vector<Map>& maps) {
   const std::lock_guard lock(mutex_);
   return seen_.insert(maps).second;
@@ -138,23 +145,71 @@ Requested& TorchNeuron::requested(const Request& request) const {
   return *found;
 }
 
-const TorchNeuron& neuron_of(std::string_view text) {
+bool TorchNeuron::is_on_gpu() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(requested_.begin(), requested_.end(),
+                     [](const auto& request) { return request.second && request.second->is_on_gpu(); });
+}
+
+namespace {
+
+/// The neurons that were used last. Never destroyed: calls may come until the very end of the process.
+class Remembered {
+ public:
+  NeuronHandle find(std::string_view text) {
+    const std::shared_lock lock(mutex_);
+    const auto found = known_.find(text);
+    if (found == known_.end()) return nullptr;
+    found->second.used = ++uses_;
+    return found->second.neuron;
+  }
+
+  NeuronHandle add(std::string_view text, NeuronHandle neuron) {
+    std::vector<NeuronHandle> forgotten;  // they go when nothing is locked
+    const std::unique_lock lock(mutex_);
+    const auto [place, fresh] = known_.try_emplace(std::string(text), std::move(neuron));
+    place->second.used = ++uses_;
+    if (known_.size() > neurons_remembered) forget(forgotten);
+    return place->second.neuron;
+  }
+
+ private:
+  struct Entry {
+    explicit Entry(NeuronHandle handle) : neuron(std::move(handle)) {}
+    NeuronHandle neuron;
+    std::atomic<std::uint64_t> used = 0;
+  };
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
-  // Neurons stay until the process ends: operators hold references while they run.
-  static std::shared_mutex mutex;
-  thread_local const TorchNeuron* last = nullptr;  // most calls are for the same neuron again
-  if (last != nullptr && last->text() == text) return *last;
-  static auto* known =
-      new std::unordered_map<std::string, std::unique_ptr<TorchNeuron>, Hash, std::equal_to<>>;
-  {
-    const std::shared_lock lock(mutex);
-    if (const auto found = known->find(text); found != known->end()) return *(last = found->second.get());
+
+  /// The eighth that has not been used for longest.
+  void forget(std::vector<NeuronHandle>& forgotten) {
+    std::vector<std::uint64_t> uses;
+    for (const auto& [text, entry] : known_) uses.push_back(entry.used);
+    const auto limit = uses.begin() + static_cast<std::ptrdiff_t>(uses.size() / 8);
+    std::nth_element(uses.begin(), limit, uses.end());
+    for (auto place = known_.begin(); place != known_.end();) {
+      const bool goes = place->second.used < *limit && !place->second.neuron->is_on_gpu();
+      if (goes) forgotten.push_back(std::move(place->second.neuron));
+      place = goes ? known_.erase(place) : std::next(place);
+    }
   }
-  auto made = std::make_unique<TorchNeuron>(text);
-  const std::unique_lock lock(mutex);
-  return *known->try_emplace(std::string(text), std::move(made)).first->second;
+
+  std::shared_mutex mutex_;
+  std::atomic<std::uint64_t> uses_ = 0;
+  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> known_;
+};
+
+}  // namespace
+
+NeuronHandle neuron_of(std::string_view text) {
+  thread_local NeuronHandle last;  // most calls are for the same neuron again
+  if (last != nullptr && last->text() == text) return last;
+  static Remembered& remembered = *new Remembered;
+  NeuronHandle found = remembered.find(text);
+  if (found == nullptr) found = remembered.add(text, std::make_shared<const TorchNeuron>(text));
+  return last = std::move(found);
 }
 
 }  // namespace flexsn

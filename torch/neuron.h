@@ -33,6 +33,7 @@ class Requested {
                                                const std::vector<int>& absent = {});
   /// Is this the first time that kernels of a GPU are asked about for these layouts?
   bool is_first(const std::vector<Map>& maps);
+  bool is_on_gpu() const;
   /// What forward leaves for backward beside its results, in order: saved values and checkpoints.
   const std::vector<Buffer>& saved() const { return saved_; }
   /// Steps between checkpoints; 0: there are none.
@@ -46,13 +47,13 @@ class Requested {
   std::vector<Buffer> saved_;
   int segment_ = 0;
   std::set<std::pair<Holds, int>> reads_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<std::vector<Map>> seen_;
   std::map<std::tuple<Place, Kind, std::vector<Map>, std::vector<int>>, std::shared_ptr<const Executable>>
       known_;
 };
 
-/// A neuron of this process; equal texts are the same one.
+/// A neuron of this process; equal texts are the same one as long as it is remembered.
 class TorchNeuron {
  public:
   explicit TorchNeuron(std::string_view text);
@@ -74,6 +75,7 @@ class TorchNeuron {
   bool state_carries(int argument) const { return states_that_carry_.contains(argument); }
 
   Requested& requested(const Request& request) const;
+  bool is_on_gpu() const;
 
  private:
   std::string text_;
@@ -85,7 +87,10 @@ class TorchNeuron {
   mutable std::map<Request, std::unique_ptr<Requested>> requested_;
 };
 
-/// The neuron of a text; it lives as long as the process.
-const TorchNeuron& neuron_of(std::string_view text);
+/// The neuron of a text. It is remembered until `neurons_remembered` others have been used after it; one with
+/// kernels on a GPU, which may be running or be part of a recorded graph, until the process ends.
+using NeuronHandle = std::shared_ptr<const TorchNeuron>;
+NeuronHandle neuron_of(std::string_view text);
+inline constexpr std::size_t neurons_remembered = 1024;
 
 }  // namespace flexsn

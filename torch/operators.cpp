@@ -35,7 +35,8 @@ Request request_of(const TorchNeuron& neuron, at::IntArrayRef wanted, bool seque
 template <bool sequences>
 std::vector<Tensor> inference(Text text, TensorList inputs, TensorList states, TensorList params) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     return run_forward(neuron, inputs, states, params, {.sequences = sequences}, false);
   });
 }
@@ -44,7 +45,8 @@ template <bool sequences>
 std::vector<Tensor> training(Text text, TensorList inputs, TensorList states, TensorList params,
                              at::IntArrayRef wanted, Text plan) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     return run_forward(neuron, inputs, states, params, request_of(neuron, wanted, sequences, plan), true);
   });
 }
@@ -54,7 +56,8 @@ std::vector<Tensor> backward(Text text, const OptionalTensors& grads, const Opti
                              at::IntArrayRef shape, at::IntArrayRef wanted, at::IntArrayRef now,
                              bool sequences, Text plan) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     return run_backward(neuron, {grads, inputs, states, params, results, shape, now},
                         request_of(neuron, wanted, sequences, plan));
   });
@@ -109,7 +112,8 @@ void require_count(const char* what, std::size_t expected, std::size_t found) {
 
 std::vector<Tensor> results_of(Text text, TensorList inputs, TensorList states, TensorList params,
                                bool sequences, const Request* trained) {
-  const TorchNeuron& neuron = neuron_of(text);
+  const NeuronHandle held = neuron_of(text);
+  const TorchNeuron& neuron = *held;
   const auto memory = [&](int argument) { return neuron.graph().arguments[argument].mem; };
   require_count("inputs", neuron.inputs().size(), inputs.size());
   if (!states.empty()) require_count("states", neuron.states().size(), states.size());
@@ -156,7 +160,7 @@ template <bool sequences>
 std::vector<Tensor> training_meta(Text text, TensorList inputs, TensorList states, TensorList params,
                                   at::IntArrayRef wanted, Text plan) {
   return guarded([&] {
-    const Request request = request_of(neuron_of(text), wanted, sequences, plan);
+    const Request request = request_of(*neuron_of(text), wanted, sequences, plan);
     return results_of(text, inputs, states, params, sequences, &request);
   });
 }
@@ -166,7 +170,8 @@ std::vector<Tensor> backward_meta(Text text, const OptionalTensors& grads, const
                                   const OptionalTensors& results, c10::SymIntArrayRef shape,
                                   at::IntArrayRef wanted, at::IntArrayRef now, bool sequences, Text plan) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     if (shape.empty()) user_error("flexsn: the shape must be [T, step shape], found []");
     require_count("parameters", neuron.params().size(), params.size());
     require_meta("gradient", grads);
@@ -286,7 +291,8 @@ class Once : public torch::autograd::Function<Once> {
 class Train : public torch::autograd::Function<Train> {
  public:
   static variable_list forward(AutogradContext* context, const Setting& setting, TensorList tensors) {
-    const TorchNeuron& neuron = neuron_of(setting.text);
+    const NeuronHandle held = neuron_of(setting.text);
+    const TorchNeuron& neuron = *held;
     const TensorList inputs = tensors.slice(0, setting.inputs),
                      states = tensors.slice(setting.inputs, setting.states),
                      params = tensors.slice(setting.inputs + setting.states);
@@ -326,7 +332,8 @@ class Train : public torch::autograd::Function<Train> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     static const auto op = handle_of<BackwardOp>("flexsn::backward");
     const auto call = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["call"].toCapsule());
-    const TorchNeuron& neuron = neuron_of(call->text);
+    const NeuronHandle held = neuron_of(call->text);
+    const TorchNeuron& neuron = *held;
     const std::size_t inputs = call->inputs, states = call->states;
     const std::size_t all = inputs + states + neuron.params().size(),
                       plain = neuron.outputs().size() + neuron.states().size();
@@ -391,7 +398,8 @@ std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList s
                                       at::IntArrayRef wanted, Text plan) {
   return guarded([&] {
     no_forward_mode({inputs, states, params});
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     variable_list all(inputs.begin(), inputs.end());
     all.insert(all.end(), states.begin(), states.end());
     all.insert(all.end(), params.begin(), params.end());
@@ -441,7 +449,8 @@ std::vector<Tensor> backward_autograd(Text text, const OptionalTensors& grads, c
 /// Places, in the list of inputs, states and parameters, of which a gradient can be had.
 std::vector<std::int64_t> differentiable(const std::string& text) {
   return guarded([&] {
-    const TorchNeuron& neuron = neuron_of(text);
+    const NeuronHandle held = neuron_of(text);
+    const TorchNeuron& neuron = *held;
     std::vector<std::int64_t> places;
     for (std::size_t i = 0; i < neuron.arguments().size(); ++i)
       if (neuron.differentiable(neuron.arguments()[i])) places.push_back(static_cast<std::int64_t>(i));

@@ -133,7 +133,7 @@ const TorchNeuron& TensorNeuron::typed(TensorList inputs, TensorList params) con
 
 const TorchNeuron& TensorNeuron::traced(const Types& types) const {
   const std::lock_guard lock(mutex_);
-  const TorchNeuron*& found = known_[types];
+  NeuronHandle& found = known_[types];
   if (found != nullptr) return *found;
   ir::Graph graph = parse(source_.text(types.first), source_.name);
   // A parameter may be kept wider or narrower than the input, where both mean the same type inside the step.
@@ -142,7 +142,7 @@ const TorchNeuron& TensorNeuron::traced(const Types& types) const {
     if (argument.role == ir::Role::param)
       if (const Mem mem = types.second[place++]; value_type(mem) == value_type(argument.mem))
         argument.mem = mem;
-  found = &neuron_of(print(verified(std::move(graph), "typed")));
+  found = neuron_of(print(verified(std::move(graph), "typed")));
   return *found;
 }
 

@@ -59,7 +59,7 @@ class TensorNeuron {
   std::optional<std::size_t> follows_;  ///< the input whose type is that of arguments that name none
   bool counts_steps_ = false;
   mutable std::mutex mutex_;
-  mutable std::map<Types, const TorchNeuron*> known_;
+  mutable std::map<Types, NeuronHandle> known_;
 };
 
 }  // namespace flexsn::nn::detail
