@@ -66,7 +66,7 @@ class Drawing {
     if (dims == 1 && dice_.chance(0.01)) shape[0] = 1020 + dice_.below(40);  // around a block of sums
     case_.arguments.steps = steps;
     case_.arguments.shape = shape;
-    case_.arguments.first_step = dice_.pick(std::array<std::int64_t, 6>{0, 0, 0, 0, 1000, 2147483645});
+    case_.arguments.first_step = dice_.pick(std::array<std::int64_t, 6>{0, 0, 0, 0, 1000, 2147483000});
     case_.arguments.state_sequences = dice_.chance(0.5);
     case_.padding = dice_.chance(0.3) ? 1 + dice_.below(5) : 0;
     case_.infers = dice_.chance(0.1);

@@ -17,13 +17,17 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
-void check_index(const Array& array, std::int64_t index) {
-  if (index < 0 || index >= array.size())
-    user_error("index ", index, " is outside an array of ", array.size(), " elements");
+void check_bytes(const Array& array) {
   const std::size_t needed = static_cast<std::size_t>(array.size()) * size_of(array.type);
   if (array.bytes.size() != needed)
     user_error("an array of ", array.size(), " elements has ", array.bytes.size(), " bytes, but needs ",
                needed, "; set shape and bytes together");
+}
+
+void check_index(const Array& array, std::int64_t index) {
+  if (index < 0 || index >= array.size())
+    user_error("index ", index, " is outside an array of ", array.size(), " elements");
+  check_bytes(array);
 }
 
 }  // namespace
@@ -49,6 +53,13 @@ Array::Array(Mem element_type, std::vector<std::int64_t> dims, const std::vector
 }
 
 std::int64_t Array::size() const { return element_count(shape); }
+
+View::View(Array& array) : View(array.bytes.data(), array.type, array.size()) { check_bytes(array); }
+
+View::View(const Array& array)
+    : View(static_cast<const void*>(array.bytes.data()), array.type, array.size()) {
+  check_bytes(array);
+}
 
 double Array::operator[](std::int64_t index) const {
   check_index(*this, index);

@@ -63,9 +63,22 @@ std::string out_of_range(const Argument& argument, const void* data, std::int64_
   return "";
 }
 
+std::string wrong_first_step(const Graph& graph, std::int64_t first, std::int64_t steps) {
+  if (first < 0) return join("first_step must be at least 0, found ", first);
+  constexpr std::int64_t numbers = std::int64_t{1} << 31;
+  if (first <= numbers - std::min(steps, numbers)) return "";
+  if (std::none_of(graph.nodes.begin(), graph.nodes.end(),
+                   [](const Node& node) { return node.op == Op::step_index; }))
+    return "";
+  return join("it reads the number of the step, an i32, so first_step + T must be at most ", numbers,
+              ", found ", first, " + ", steps, "; start again from 0, or count in a state");
+}
+
 Binding::Binding(const Graph& graph, const Arguments& arguments) : graph_(graph), arguments_(arguments) {
   for (Role role : {Role::input, Role::state, Role::param}) check_names(role);
   find_shape();
+  if (const std::string wrong = wrong_first_step(graph, arguments.first_step, steps_); !wrong.empty())
+    fail(wrong);
 }
 
 const std::map<std::string, Array>& Binding::arrays(Role role) const {

@@ -10,6 +10,9 @@ namespace flexsn {
 /// What is wrong with a parameter's values, "" where they are in its range.
 std::string out_of_range(const ir::Argument& argument, const void* data, std::int64_t count);
 
+/// What is wrong with the numbers of a run's steps; empty: nothing. A neuron reads them as i32.
+std::string wrong_first_step(const ir::Graph& graph, std::int64_t first, std::int64_t steps);
+
 class Binding {
  public:
   /// `graph` and `arguments` must outlive the binding.

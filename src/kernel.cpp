@@ -193,7 +193,9 @@ struct RunState {
   }
 
   /// What the values of a parameter are may change between a run and the next.
-  void check_ranges() const {
+  void check_numbers() const {
+    if (const std::string wrong = wrong_first_step(step(), first_step, extent.steps); !wrong.empty())
+      fail(wrong);
     for (const auto& [index, param] : params) {
       if (!param.host) continue;
       const Argument& argument = step().arguments[index];
@@ -379,7 +381,7 @@ struct RunState {
   }
 
   void run_inference() {
-    check_ranges();
+    check_numbers();
     check_overlaps(bound_regions(nullptr, false));
     const Kind kind = sequences.empty() ? Kind::inference_final_state : Kind::inference;
     const std::shared_ptr<const Executable> executable = kernels->executable(kind, layout());
@@ -457,7 +459,7 @@ struct RunState {
       fail(
           "sequences of states are bound, but the kernel gives last states; compile it with "
           "training.state_sequences");
-    check_ranges();
+    check_numbers();
     check_overlaps(bound_regions(&workspace, false));
     const std::shared_ptr<const Executable> executable = kernels->executable(Kind::forward, layout());
     forwarded = nullptr;
@@ -575,7 +577,7 @@ struct RunState {
       fail(
           "another forward has used this workspace since, or something else has written to it; give each run "
           "a workspace of its own, and run forward again");
-    check_ranges();
+    check_numbers();
     for (Region& bound_region : bound_regions(&workspace, true)) regions.push_back(bound_region);
     check_overlaps(regions);
     const std::shared_ptr<const Executable> executable =

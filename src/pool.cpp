@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <condition_variable>
 #include <cstdio>
@@ -45,10 +46,23 @@ void run_here(std::int64_t count, const std::function<void(std::int64_t)>& task)
 }  // namespace
 
 void Threads::run(std::int64_t tasks, const std::function<void(std::int64_t)>& task) const {
-  if (parallel_for && tasks > 1)
-    parallel_for(tasks, task);
-  else
-    run_here(tasks, task);
+  if (!parallel_for || tasks <= 1) return run_here(tasks, task);
+  // It is the caller's: what it does wrong must neither leave results unwritten nor reach beyond them.
+  std::vector<std::atomic<bool>> begun(static_cast<std::size_t>(tasks));
+  std::atomic<std::int64_t> wrong = -1;
+  std::atomic<bool> is_wrong = false;
+  parallel_for(tasks, [&](std::int64_t i) {
+    if (i >= 0 && i < tasks && !begun[static_cast<std::size_t>(i)].exchange(true)) return task(i);
+    wrong = i;
+    is_wrong = true;
+  });
+  constexpr const char* rule = "; it must call its function once for each number below its count";
+  if (is_wrong)
+    user_error("parallel_for was given ", tasks, " tasks and ran task ", wrong.load(),
+               wrong < 0 || wrong >= tasks ? "" : " twice", rule);
+  for (std::int64_t i = 0; i < tasks; ++i)
+    if (!begun[static_cast<std::size_t>(i)])
+      user_error("parallel_for was given ", tasks, " tasks and returned without running task ", i, rule);
 }
 
 /// What the pool's threads share. One job at a time: `turn` orders the callers.

@@ -291,7 +291,10 @@ Store::Store(std::string directory, std::string why_off, Notice notice)
     : directory_(std::move(directory)), why_off_(std::move(why_off)), notice_(notice) {}
 
 Store Store::from_environment() {
-  if (variable("FLEXSN_CACHE") == "0") return Store("", "FLEXSN_CACHE is 0", Notice::silent);
+  const std::string wanted = variable("FLEXSN_CACHE");
+  if (wanted == "0") return Store("", "FLEXSN_CACHE is 0", Notice::silent);
+  if (!wanted.empty() && wanted != "1")
+    return Store("", join("FLEXSN_CACHE must be 0 or 1, found '", wanted, "'"), Notice::warn);
   if (const std::string chosen = variable("FLEXSN_CACHE_DIR"); !chosen.empty()) return Store(chosen);
   if (const std::string caches = variable("XDG_CACHE_HOME"); caches.starts_with('/'))
     return Store(caches + "/flexsn");

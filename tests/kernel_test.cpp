@@ -669,6 +669,10 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
       "neuron 'odd': input 'x' must be f32, found f64; convert it, or trace the neuron for another type");
   EXPECT_EQ(error([&] { r.in("x", few); }),
             "neuron 'odd': input 'x' must have 540 elements (T = 9, step shape [5, 3, 4]), found 3");
+  Array torn(Mem::f32, {1, 4});
+  torn.shape = {9, 60};
+  EXPECT_EQ(error([&] { r.in("x", torn); }),
+            "an array of 540 elements has 16 bytes, but needs 2160; set shape and bytes together");
   EXPECT_EQ(error([&] { r.in("x", View(f).rows_every(61)); }),
             "neuron 'odd': input 'x' must have 548 elements (T = 9, step shape [5, 3, 4]), found 540");
   EXPECT_EQ(error([&] { r.in("x", View(static_cast<float*>(nullptr), 540)); }),

@@ -137,6 +137,23 @@ TEST(Run, WithoutInputsTAndShapeMustBeGiven) {
                {"[-2]", "negative"});
 }
 
+TEST(Run, TheNumberOfAStepIsOneThatANeuronCanRead) {
+  const Neuron clock = neuron("clock", [](Step& s) { s.output("t", s.step_index()); });
+  const Neuron other = neuron("other", [](Step& s) { s.output("y", s.input("x")); });
+  const auto from = [](std::int64_t first) {
+    return Arguments{.inputs = {}, .steps = 4, .shape = std::vector<std::int64_t>{1}, .first_step = first};
+  };
+  EXPECT_EQ(run(clock, from(2147483644)).outputs["t"].values(),
+            (std::vector<double>{2147483644, 2147483645, 2147483646, 2147483647}));
+  expect_error([&] { run(clock, from(2147483645)); },
+               {"neuron 'clock': it reads the number of the step, an i32, so first_step + T must be at most "
+                "2147483648, found 2147483645 + 4; start again from 0, or count in a state"});
+  expect_error([&] { run(clock, from(-1)); }, {"neuron 'clock': first_step must be at least 0, found -1"});
+  Arguments late = from(std::int64_t{1} << 40);
+  late.inputs["x"] = Array(Mem::f32, {4, 1}, 3);
+  EXPECT_EQ(run(other, late).outputs["y"][3], 3) << "who does not read it may count on";
+}
+
 TEST(Run, ArraysCheckTheirUse) {
   expect_error([] { Array(Mem::f32, {2, -1}); }, {"must not be negative", "-1"});
   expect_error([] { Array(Mem::f32, {1LL << 40, 1LL << 40}); }, {"more elements than memory"});

@@ -347,6 +347,8 @@ TEST_F(StoreTest, TheEnvironmentChooses) {
   EXPECT_FALSE(chosen("0", a.c_str(), b.c_str(), c.c_str()).usable);
   EXPECT_EQ(chosen("0", a.c_str(), b.c_str(), c.c_str()).problem, "FLEXSN_CACHE is 0");
   EXPECT_FALSE(Store::from_environment().save("cpu", "key", "content"));
+  EXPECT_EQ(chosen("off", a.c_str(), b.c_str(), c.c_str()).problem,
+            "FLEXSN_CACHE must be 0 or 1, found 'off'");
   EXPECT_FALSE(chosen("", "~/cache", b.c_str(), c.c_str()).usable);
   EXPECT_EQ(chosen("", "~/cache", b.c_str(), c.c_str()).problem, "'~/cache' is not an absolute path");
   EXPECT_FALSE(Store::from_environment().save("cpu", "key", "content"));

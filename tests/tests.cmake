@@ -68,6 +68,7 @@ if(GTest_FOUND)
     tests/plan_test.cpp
     tests/plan_random_test.cpp
     tests/kernel_test.cpp
+    tests/kernel_limits_test.cpp
     tests/store_test.cpp
     tests/interpret_test.cpp
     tests/run_test.cpp

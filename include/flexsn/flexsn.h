@@ -361,7 +361,9 @@ struct Arguments {
   std::map<std::string, Array> params = {};  ///< broadcasts to the step shape; step_param: with T in front
   std::optional<std::int64_t> steps = {};    ///< T, needed when there is no input
   std::optional<std::vector<std::int64_t>> shape = {};  ///< step shape, needed when there is no input
-  std::int64_t first_step = 0;   ///< the number of the first step, for sequences run in chunks
+  /// The number of the first step, for sequences run in chunks; at least 0. A neuron that reads it reads an
+  /// i32.
+  std::int64_t first_step = 0;
   bool state_sequences = false;  ///< every state of the sequence, not only the last
   Mem type = Mem::f32;           ///< the type the neuron is traced for
 };
@@ -504,8 +506,8 @@ class View {
   View(const void* data, Mem type, std::int64_t count)
       : data_(const_cast<void*>(data)), type_(type), count_(count), writable_(false) {}
   View(void* data, Mem type, std::int64_t count) : data_(data), type_(type), count_(count) {}
-  View(Array& array) : View(array.bytes.data(), array.type, array.size()) {}
-  View(const Array& array) : View(static_cast<const void*>(array.bytes.data()), array.type, array.size()) {}
+  View(Array& array);
+  View(const Array& array);
   View(const Array&& temporary) = delete;
 
   /// The same with rows that start every `elements` elements; without it rows follow each other.
@@ -549,7 +551,8 @@ struct Extent {
   std::vector<std::int64_t> shape = {};
 };
 
-/// Runs task(0) to task(count - 1) in any order and in any thread, and returns when all have ended.
+/// Runs task(0) to task(count - 1), each once, in any order and in any thread, and returns when all have
+/// ended.
 using ParallelFor = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
 
 struct CompileOptions {

@@ -1,0 +1,65 @@
+// Kernels at their limits: work that cannot be compiled, and callers who do not keep their part.
+#include <gtest/gtest.h>
+
+#include "error.h"
+#include "executable.h"
+
+namespace flexsn {
+namespace {
+
+template <class Call>
+std::string error(const Call& call) {
+  try {
+    call();
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Kernel, AParallelForOfTheCallersIsHeldToItsRule) {
+  const Neuron doubled = neuron("doubled", [](Step& s) { s.output("y", s.input("x") * 2.0); });
+  constexpr std::int64_t many = 1 << 20;
+  const std::vector<float> x(many, 3);
+  const auto error_with = [&](const ParallelFor& parallel_for) {
+    std::vector<float> y(many);
+    const Kernel kernel = compile(doubled, {.threads = 2, .parallel_for = parallel_for});
+    return error([&] { kernel.bind({4, {many / 4}}).in("x", x).out("y", y).inference(); });
+  };
+  if (!cpu_absent().empty()) GTEST_SKIP() << cpu_absent();
+  EXPECT_EQ(error_with([](std::int64_t n, const auto& task) {
+              for (std::int64_t i = n; i-- > 0;) task(i);
+            }),
+            "no error");
+  const std::string rule = "; it must call its function once for each number below its count";
+  EXPECT_EQ(error_with([](std::int64_t n, const auto& task) {
+              for (std::int64_t i = 0; i <= n; ++i) task(i);
+            }),
+            "parallel_for was given 2 tasks and ran task 2" + rule);
+  EXPECT_EQ(error_with([](std::int64_t, const auto& task) { task(-1); }),
+            "parallel_for was given 2 tasks and ran task -1" + rule);
+  EXPECT_EQ(error_with([](std::int64_t, const auto& task) { task(1), task(1); }),
+            "parallel_for was given 2 tasks and ran task 1 twice" + rule);
+  EXPECT_EQ(error_with([](std::int64_t, const auto& task) { task(0); }),
+            "parallel_for was given 2 tasks and returned without running task 1" + rule);
+}
+
+TEST(Kernel, MoreOperationsThanCompilersCanTakeAreRefused) {
+  if (!cpu_absent().empty()) GTEST_SKIP() << cpu_absent();
+  std::string text = "neuron long {\ninput x : f32\n%0 = add %x, 1\n";
+  for (int i = 1; i < 60000; ++i) text += join("%", i, " = mul %", i - 1, ", %x\n");
+  const Neuron long_one = parse_neuron(text + "output y = %59999\n}\n");
+  std::vector<float> x(2, 1), y(2);
+  const std::string found =
+      error([&] { compile(long_one).bind({1, {2}}).in("x", x).out("y", y).inference(); });
+  EXPECT_TRUE(found.starts_with("neuron 'long': a kernel of it has 60")) << found;
+  EXPECT_NE(found.find("operations, but a compiled one has 50000 at most; split the step into neurons that "
+                       "follow each other, or use the target \"interpreter\""),
+            std::string::npos)
+      << found;
+  compile(long_one, {.target = "interpreter"}).bind({1, {2}}).in("x", x).out("y", y).inference();
+  EXPECT_EQ(y[1], 2);
+}
+
+}  // namespace
+}  // namespace flexsn
