@@ -120,10 +120,17 @@ void read(const Owner& owner, const std::string& option, const std::string& text
   value = surrogate_named(text);
 }
 
-void require_threshold(const Owner& owner, const Number& v_threshold, const std::optional<double>& v_reset) {
-  if (!v_reset && !(v_threshold.value > 0))
-    owner.fail("v_threshold", "a number above 0, since the soft reset takes it away",
-               text_of(v_threshold.value));
+void Limits::require(const std::string& option, const Number& value, const Interval& numbers,
+                     const std::string& expected) const {
+  if (!numbers.has(value.value)) owner.fail(option, expected, text_of(value.value));
+  allowed[option] = numbers;
+}
+
+void require_threshold(const Limits& limits, const Number& v_threshold,
+                       const std::optional<double>& v_reset) {
+  if (!v_reset)
+    limits.require("v_threshold", v_threshold, above(0),
+                   "a number above 0, since the soft reset takes it away");
 }
 
 }  // namespace flexsn::library

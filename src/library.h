@@ -63,6 +63,16 @@ struct Field {
   std::vector<std::string> words = {};  ///< of a text, or names of surrogates where not all will do
 };
 
+/// What options may be beside others. A learned one is held to it at each run.
+struct Limits {
+  const Owner& owner;
+  std::map<std::string, Interval>& allowed;  ///< by option
+
+  /// For an option that may be any number by itself; `expected` says `numbers` in words.
+  void require(const std::string& option, const Number& value, const Interval& numbers,
+               const std::string& expected) const;
+};
+
 /// One neuron of the library.
 template <class Options>
 struct Definition {
@@ -73,7 +83,7 @@ struct Definition {
   std::vector<Field<Options>> fields;
   void (*step)(const Scope& s, const Options& o);
   /// What must hold between options.
-  void (*check)(const Owner& owner, const Options& o) = [](const Owner&, const Options&) {};
+  void (*check)(const Limits& limits, const Options& o) = [](const Limits&, const Options&) {};
 };
 
 /// Calls `body(field, member)` for each option, with the type that its member has.
@@ -133,7 +143,7 @@ Neuron made(const Definition<Options>& definition, const Options& options, const
     require(owner, field.name, options.*member, {field.allowed, field.words});
     allowed[field.name] = field.allowed;
   });
-  definition.check(owner, options);
+  definition.check({owner, allowed}, options);
   return Neuron(definition.name, [step = definition.step, options, allowed, open](Step& s) {
     step(Scope(s, allowed, open), options);
   });
@@ -198,10 +208,10 @@ std::vector<Field<Options>> with_firing(std::vector<Field<Options>> own) {
 }
 
 /// A soft reset takes the threshold away, which must make the potential less.
-void require_threshold(const Owner& owner, const Number& v_threshold, const std::optional<double>& v_reset);
+void require_threshold(const Limits& limits, const Number& v_threshold, const std::optional<double>& v_reset);
 template <class Options>
-void soft_threshold(const Owner& owner, const Options& o) {
-  require_threshold(owner, o.v_threshold, o.v_reset);
+void soft_threshold(const Limits& limits, const Options& o) {
+  require_threshold(limits, o.v_threshold, o.v_reset);
 }
 
 /// Ends a step that has charged to h: spike, reset, output.

@@ -106,10 +106,10 @@ Definition<Stbif> stbif_definition() {
                 s->output("s", z * threshold);
               },
           .check =
-              [](const Owner& owner, const Stbif& o) {
+              [](const Limits& limits, const Stbif& o) {
                 if (least_of(o) > most_of(o))
-                  owner.fail("pos_max", join("a number of at least neg_min, which is ", least_of(o)),
-                             join(most_of(o)));
+                  limits.owner.fail("pos_max", join("a number of at least neg_min, which is ", least_of(o)),
+                                    join(most_of(o)));
               }};
 }
 

@@ -152,10 +152,10 @@ Definition<Ilif> ilif_definition() {
                 s->output("s", z);
               },
           .check =
-              [](const Owner& owner, const Ilif& o) {
+              [](const Limits& limits, const Ilif& o) {
                 // Any other would take h / v_threshold for the distance to a threshold.
                 if (o.surrogate.name != surrogate::multi_level_spike_count().name || !o.surrogate.spiking)
-                  owner.fail("surrogate", "multi_level_spike_count, and spiking", o.surrogate.name);
+                  limits.owner.fail("surrogate", "multi_level_spike_count, and spiking", o.surrogate.name);
               }};
 }
 

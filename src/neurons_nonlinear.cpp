@@ -13,15 +13,13 @@ using namespace neurons;
 
 /// A membrane that a reset could leave above its threshold, or away from its rest, would never be quiet.
 template <class Options>
-void require_order(const Owner& owner, const Options& o) {
-  require_threshold(owner, o.v_threshold, o.v_reset);
+void require_order(const Limits& limits, const Options& o) {
+  require_threshold(limits, o.v_threshold, o.v_reset);
   if (!o.v_reset) return;
-  if (!(o.v_threshold.value > *o.v_reset))
-    owner.fail("v_threshold", join("a number above v_reset, which is ", *o.v_reset),
-               text_of(o.v_threshold.value));
-  if (!(o.v_rest.value >= *o.v_reset))
-    owner.fail("v_rest", join("a number of at least v_reset, which is ", *o.v_reset),
-               text_of(o.v_rest.value));
+  limits.require("v_threshold", o.v_threshold, above(*o.v_reset),
+                 join("a number above v_reset, which is ", *o.v_reset));
+  limits.require("v_rest", o.v_rest, at_least(*o.v_reset),
+                 join("a number of at least v_reset, which is ", *o.v_reset));
 }
 
 Definition<Qif> qif_definition() {

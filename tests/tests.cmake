@@ -312,6 +312,7 @@ else()
       neurons
       neurons_by_name
       neurons_errors
+      neurons_parameters
       neurons_spikingjelly
       surrogates)
     flexsn_python_tests(operators

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from . import version
-from ._subject import told_states
+from ._subject import argument_names, told_states
 from .bench import OTHERS, bench
 from .export import FORMATS, export
 from .inspect import DTYPES, KINDS, STAGES, check, explain, show
@@ -196,9 +196,10 @@ def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
 def _told_states(core: Any, given: argparse.Namespace) -> int:
     states, told = told_states(core, given.inputs, given.param, given.shape)
     if states is None:
+        shown = argument_names(core)[1] - len(given.param) - (given.inputs or 1)
         raise _WrongUse(
             f"how many states {given.core} has cannot be told from it ({told}); say --states N, such as "
-            "--states 1"
+            f"--states {min(max(shown, 0), 1)}"
         )
     return states
 

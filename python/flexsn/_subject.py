@@ -18,6 +18,7 @@ from ._reach import describe
 from ._trace import Trace, run_program
 from .fused import Fused
 from .neuron import FlexSN, FlexSNKernel
+from .neurons.described import param_dtype
 from .neurons.library import Described, LibraryNeuron, known, per_step
 
 
@@ -130,7 +131,7 @@ class LibrarySubject(Subject):
             return list(inputs)
         x = inputs[0]
         params = [self.neuron._argument(name, x) for name in self.step_params]
-        return [x, *(per_step(param, x).to(x.dtype) for param in params)]
+        return [x, *(per_step(param, x).to(param_dtype(x.dtype)) for param in params)]
 
     def fused(self) -> Callable[..., Any]:
         return self._kernel if self.is_known else super().fused()

@@ -6,6 +6,7 @@ keywords go to the matplotlib function that draws. Data are tensors, arrays or l
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -116,6 +117,7 @@ def traces(
     height. `style` goes to Axes.plot.
     """
     ax = _axes(ax, "traces")
+    _refuse_label(style, "traces", "labels= names the lines")
     groups = values if isinstance(values, Mapping) else {None: values}
     if isinstance(values, Mapping) and labels is not None:
         raise ValueError("flexsn.plot.traces: a dict has its own labels; leave out labels")
@@ -146,7 +148,21 @@ def traces(
     return ax
 
 
+def _refuse_label(style: Mapping[str, Any], asker: str, instead: str) -> None:
+    """What is drawn has one label for each of several things."""
+    if "label" in style:
+        raise TypeError(f"flexsn.plot.{asker}: {instead}; leave out label, found {style['label']!r}")
+
+
+def _listed(values: Any) -> Any:
+    """A tensor or an array as numbers and lists of them; anything else as it is."""
+    if isinstance(values, Tensor):
+        return values.detach().tolist()
+    return values.tolist() if isinstance(values, np.ndarray | np.generic) else values
+
+
 def _number(value: Any, what: str, asker: str) -> float:
+    value = _listed(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise TypeError(f"flexsn.plot.{asker}: {what} must be a finite number, found {value!r}")
     return float(value)
@@ -154,6 +170,7 @@ def _number(value: Any, what: str, asker: str) -> float:
 
 def _range(limits: Any, what: str, asker: str) -> tuple[float, float]:
     """Two numbers, the lower one first."""
+    limits = _listed(limits)
     if not isinstance(limits, Sequence) or isinstance(limits, str) or len(limits) != 2:
         raise TypeError(f"flexsn.plot.{asker}: {what} must be two numbers (low, high), found {limits!r}")
     low, high = (_number(limit, what, asker) for limit in limits)
@@ -176,6 +193,7 @@ def surrogate(
     the `apply` of an autograd function; a dict gives the names for the legend. `style` goes to Axes.plot.
     """
     ax = _axes(ax, "surrogate")
+    _refuse_label(style, "surrogate", "a dict {name: surrogate} names the lines")
     if isinstance(surrogates, Mapping):
         shown = dict(surrogates)
     else:
@@ -229,6 +247,7 @@ _Flow = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndar
 def _one_step(neuron: Any, inputs: Any) -> tuple[_Step, tuple[str, ...], Tensor]:
     """A step of two states under constant inputs, the names of the states, and an example of their type."""
     asker = "flexsn.plot.phase_plane"
+    inputs = _listed(inputs)
     currents = list(inputs) if isinstance(inputs, Sequence) else [inputs]
     constants = [_number(current, "inputs", "phase_plane") for current in currents]
     names: tuple[str, ...] = ("state 0", "state 1")
@@ -245,6 +264,8 @@ def _one_step(neuron: Any, inputs: Any) -> tuple[_Step, tuple[str, ...], Tensor]
             raise ValueError(
                 f"{asker}: a phase plane is of two states, found {found} ({type(neuron).__name__})"
             )
+        if not listed:
+            _require_inputs(neuron.multi_step_forward, len(constants), 0)
 
         def step(first: Tensor, second: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
             whole = neuron.step_mode == "m"
@@ -257,6 +278,7 @@ def _one_step(neuron: Any, inputs: Any) -> tuple[_Step, tuple[str, ...], Tensor]
             return [output[0] for output in outputs] if whole else outputs, states
 
     elif callable(neuron):
+        _require_inputs(neuron.forward if isinstance(neuron, nn.Module) else neuron, len(constants), 2)
 
         def step(first: Tensor, second: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
             currents = [torch.full_like(first, value) for value in constants]
@@ -267,6 +289,22 @@ def _one_step(neuron: Any, inputs: Any) -> tuple[_Step, tuple[str, ...], Tensor]
             f"{asker} takes a core, a FlexSN or a neuron of flexsn.neurons, found {type(neuron).__name__}"
         )
     return step, names, example
+
+
+def _require_inputs(function: Callable[..., Any], inputs: int, states: int) -> None:
+    """Whether a function that shows its arguments takes this many inputs."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * (inputs + states))
+    except TypeError as error:
+        behind = f" before {states} states" if states else ""
+        raise ValueError(
+            "flexsn.plot.phase_plane: inputs must be a number for each input of the neuron, found "
+            f"{inputs}{behind}, which it does not take: {error}"
+        ) from None
 
 
 def _on_points(step: _Step, example: Tensor, shape: tuple[int, ...], element: int) -> _Flow:
@@ -300,7 +338,7 @@ def _on_points(step: _Step, example: Tensor, shape: tuple[int, ...], element: in
 
 def _draw_walks(ax: Axes, stepped: _Flow, starts: Sequence[tuple[float, float]], steps: int) -> None:
     """Where the neuron goes from each start."""
-    path = [np.array([[float(number) for number in start] for start in starts])]
+    path = [np.array(starts)]
     for _ in range(steps):
         path.append(np.stack(stepped(path[-1][:, 0], path[-1][:, 1])[:2], axis=1))
     for place in range(len(starts)):
@@ -346,9 +384,14 @@ def phase_plane(
     shape = tuple(shape)
     if not 0 <= element < math.prod(shape):
         raise ValueError(f"{asker}: element must be from 0 to {math.prod(shape) - 1}, found {element}")
-    for start in starts:
-        if not isinstance(start, Sequence) or len(start) != 2:
+    walks = []
+    listed = _listed(starts)
+    for start in map(_listed, listed if isinstance(listed, Sequence) else [listed]):
+        if not isinstance(start, Sequence) or isinstance(start, str) or len(start) != 2:
             raise ValueError(f"{asker}: a start must be two numbers, one for each state, found {start!r}")
+        walks.append(tuple(_number(number, "starts", "phase_plane") for number in start))
+    if not isinstance(steps, numbers.Integral) or isinstance(steps, bool) or steps < 0:
+        raise ValueError(f"{asker}: steps must be a whole number of at least 0, found {steps!r}")
 
     stepped = _on_points(step, example, shape, element)
     x, y = np.meshgrid(np.linspace(*x_range, points), np.linspace(*y_range, points))
@@ -372,8 +415,8 @@ def phase_plane(
             ax.contour(x, y, change, levels=[0.0], colors=[color], linestyles="--", linewidths=1.2)
             ax.plot([], [], color=color, linestyle="--", linewidth=1.2, label=f"{name} stays")
 
-    if len(starts):
-        _draw_walks(ax, stepped, starts, steps)
+    if walks:
+        _draw_walks(ax, stepped, walks, steps)
     ax.set_xlim(*x_range)
     ax.set_ylim(*y_range)
     ax.set_xlabel(names[0])
@@ -400,6 +443,7 @@ def bench_bars(
     Axes.barh.
     """
     ax = _axes(ax, "bench_bars")
+    _refuse_label(style, "bench_bars", "rows has the labels")
     if not isinstance(rows, Mapping) or not all(isinstance(row, Mapping) for row in rows.values()):
         raise TypeError("flexsn.plot.bench_bars: rows must be {work: {label: milliseconds}}")
     for work, row in rows.items():

@@ -61,6 +61,7 @@ class Surrogate(nn.Module):
     name: ClassVar[str]  #: in C++ and on the command line
     spec: str
     _numbers: tuple[str, ...] = ()
+    _optional: tuple[str, ...] = ()  #: numbers that may be None
 
     def __init__(self, spiking: bool = True, **numbers: float | None) -> None:
         super().__init__()
@@ -91,7 +92,8 @@ class Surrogate(nn.Module):
         parts = [self.name]
         for name in self._numbers:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Real | None):
+            absent = value is None and name in self._optional
+            if isinstance(value, bool) or not (absent or isinstance(value, numbers.Real)):
                 raise TypeError(f"{shown}: {name} must be a number, found {type(value).__name__}")
             if value is not None:
                 number = int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -284,10 +286,16 @@ class MultiLevelSpikeCount(Surrogate):
     """Counts: round(clamp(u, 0, max_spike_count)), with gradient 1 in `grad_window`, by default all of it."""
 
     name = "multi_level_spike_count"
+    _optional = ("grad_min", "grad_max")
 
     def __init__(
         self, max_spike_count: int, spiking: bool = True, grad_window: tuple[float, float] | None = None
     ) -> None:
+        if grad_window is not None and (not isinstance(grad_window, tuple | list) or len(grad_window) != 2):
+            raise TypeError(
+                "MultiLevelSpikeCount: grad_window must be two numbers (low, high), or None for all of the "
+                f"counts, found {grad_window!r}"
+            )
         low, high = (None, None) if grad_window is None else grad_window
         super().__init__(spiking, max_spike_count=max_spike_count, grad_min=low, grad_max=high)
 
@@ -323,6 +331,11 @@ def _numbers_of(text: str) -> dict[str, float | None]:
 
 def named(text: str) -> Surrogate:
     """The surrogate of a text as on the command line: "atan", "s2nn:alpha=4:beta=1"."""
+    if not isinstance(text, str):
+        raise TypeError(
+            'flexsn.surrogate.named takes the text of a surrogate, such as "atan:alpha=3", found '
+            f"{type(text).__name__}"
+        )
     _graph_of(text, "value", torch.float32)  # says what is wrong with the text
     name, *settings = text.split(":")
     spiking = "spiking=false" not in settings

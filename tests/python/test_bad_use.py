@@ -324,6 +324,14 @@ LIBRARY = [
         lambda: LIF(tau=nn.Parameter(torch.tensor(2.0)), step_mode="m").requires_grad_(False)
         ._apply(lambda t: t * 0.1)(X),
         ValueError, "neuron 'lif': param 'tau' has the value 0.2", "outside its range", "change the value"),
+    row("tau learned out of its range, op by op",
+        lambda: LIF(tau=nn.Parameter(torch.tensor(2.0)), step_mode="m", backend="torch")
+        .requires_grad_(False)._apply(lambda t: t * 0.1)(X),
+        ValueError, "neuron 'lif': param 'tau' has the value 0.2", "outside its range", "change the value"),
+    row("tau of another shape, op by op",
+        lambda: LIF(tau=torch.tensor([2.0, 3.0]), step_mode="m", backend="torch")(X), ValueError,
+        "neuron 'lif': parameter 'tau' has shape [2]", "does not broadcast to the step's shape [3]",
+        "each dimension, counted from the right, must be 1 or equal"),
     row("tau of another shape", lambda: LIF(tau=torch.tensor([2.0, 3.0]), step_mode="m")(X), ValueError,
         "neuron 'lif': parameter 'tau' has shape [2]", "does not broadcast to the step's shape [3]",
         "each dimension, counted from the right, must be 1 or equal"),

@@ -223,6 +223,9 @@ import torch
 def leak(x, v):
     v = v * 0.5 + x
     return v, v
+
+def doubled(x):
+    return 2 * x
 """
 
 
@@ -249,6 +252,16 @@ def test_the_command_line_prints_a_table_and_writes_files(
     assert main(["bench", "lif:tau=3", *sizes, "--plot", str(picture), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["neuron"] == "lif"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_core_of_one_argument_is_told_that_it_has_no_states(
+    file: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--T", "2", "--shape", "3", "--seconds", "0.01", "--vs", "eager"]
+    with pytest.raises(SystemExit):
+        main(["bench", f"{file}:doubled", *sizes])
+    assert "(1 arguments); say --states N, such as --states 0\n" in capsys.readouterr().err
+    assert main(["bench", f"{file}:doubled", *sizes, "--states", "0"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,31 @@ def test_options_can_be_assigned():
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize(
+    ("make", "option", "value", "state", "start"),
+    [
+        (neurons.LIFNode, "v_reset", -0.5, "v", -0.5),
+        (lambda: neurons.LIFNode(v_reset=0.5), "v_reset", None, "v", 0.0),
+        (neurons.HalfThresholdIFNode, "v_threshold", 3.0, "v", 1.5),
+        (neurons.IzhikevichNode, "w_rest", 0.25, "w", 0.25),
+    ],
+)
+def test_an_option_that_is_where_a_state_starts_moves_the_start(make, option, value, state, start):
+    fresh, used, own = make(), make(), make()
+    setattr(fresh, option, value)
+    assert getattr(fresh, state) == start
+    used(torch.ones(3))
+    kept = getattr(used, state)
+    setattr(used, option, value)
+    assert getattr(used, state) is kept
+    used.reset()
+    assert getattr(used, state) == start
+    own.set_reset_value(state, 0.125)  # a user's own stays
+    setattr(own, option, value)
+    own.reset()
+    assert getattr(own, state) == 0.125
+
+
 def test_a_number_can_become_a_parameter():
     module = neurons.LIFNode(step_mode="m")
     module.tau = nn.Parameter(torch.full((3, 1), 2.5))
@@ -439,6 +464,16 @@ def test_decoders_of_neurons_that_never_fire(decode, expected):
     x = torch.randn(6, 4)
     potentials = neurons.NonSpikingLIFNode(3.0)(x)
     assert torch.equal(neurons.NonSpikingLIFNode(3.0, decode)(x), expected(potentials))
+
+
+@pytest.mark.parametrize("decode", ["max-mem", "max-abs-mem", "mean-mem", "last_mem"])
+def test_nothing_can_be_decoded_of_a_sequence_without_steps(decode):
+    module = neurons.NonSpikingLIFNode(decode=decode)
+    text = f"NonSpikingLIFNode: decode='{decode}' needs a sequence of at least one step, found one of shape"
+    with pytest.raises(ValueError, match=rf"{text} \(0, 3\); with decode=None a call gives an empty"):
+        module(torch.zeros(0, 3))
+    module.decode = None
+    assert module(torch.zeros(0, 3)).shape == (0, 3)
 
 
 def test_the_trace_comes_out_in_training_only():
@@ -541,6 +576,25 @@ def test_an_activation_that_kernels_have_is_part_of_them(act):
     neuron = neurons.LIAFNode(act, True, step_mode="m")
     assert neuron.act == "relu" and neuron.act_function is None
     assert " = relu %" in flexsn.show(neuron)
+
+
+ACTIVATIONS = {"name": "relu", "known": torch.tanh, "module": nn.GELU(), "function": lambda u: 3 * u}
+
+
+@pytest.mark.parametrize("before", ACTIVATIONS)
+@pytest.mark.parametrize("after", ACTIVATIONS)
+def test_an_activation_can_be_assigned(before, after):
+    x = torch.randn(4, 3)
+    wanted = neurons.LIAFNode(ACTIVATIONS[after], True, step_mode="m")(x)
+    neuron = neurons.LIAFNode(ACTIVATIONS[before], True, step_mode="m")
+    neuron.act = ACTIVATIONS[after]
+    assert torch.equal(neuron(x), wanted)
+    with pytest.raises(ValueError, match="LIAFNode: act must be relu, sigmoid, tanh or none, found gelu"):
+        neuron.act = "gelu"
+    with pytest.raises(TypeError, match="LIAFNode: act must be a name or a function of a tensor, found int"):
+        neuron.act = 3
+    neuron.reset()
+    assert torch.equal(neuron(x), wanted)
 
 
 def test_another_activation_is_called_once_on_the_sequence():

@@ -201,6 +201,15 @@ def test_traces_refuse_labels_that_do_not_fit(ax: Axes) -> None:
         plot.traces({"v": 1.0}, ax=ax)
 
 
+def test_what_has_labels_of_its_own_refuses_another(ax: Axes) -> None:
+    with pytest.raises(TypeError, match="traces: labels= names the lines; leave out label, found 'x'"):
+        plot.traces([1, 2], ax=ax, label="x")
+    with pytest.raises(TypeError, match="surrogate: a dict .* names the lines; leave out label, found 'x'"):
+        plot.surrogate("atan", ax=ax, label="x")
+    with pytest.raises(TypeError, match="bench_bars: rows has the labels; leave out label, found 'x'"):
+        plot.bench_bars({"a": {"b": 1.0}}, ax=ax, label="x")
+
+
 # ---- surrogate
 
 
@@ -367,6 +376,23 @@ def test_a_phase_plane_refuses_what_has_no_plane(ax: Axes) -> None:
         plot.phase_plane(decaying, 0.5, *plane, ax=ax, starts=[(1, 2, 3)])
     with pytest.raises(ValueError, match="names must be those of two states, found 1"):
         plot.phase_plane(decaying, 0.5, *plane, ax=ax, names=["v"])
+    for steps in (1.5, -1, True):
+        with pytest.raises(ValueError, match=f"steps must be a whole number of at least 0, found {steps}"):
+            plot.phase_plane(decaying, 0.5, *plane, ax=ax, starts=[(0, 0)], steps=steps)
+    with pytest.raises(ValueError, match="inputs must be a number for each input of the neuron, found 2 "):
+        plot.phase_plane(decaying, (0.5, 1.0), *plane, ax=ax)
+    with pytest.raises(ValueError, match="inputs must be a number for each input of the neuron, found 2,"):
+        plot.phase_plane(flexsn.neurons.CUBALIFNode(), (0.5, 1.0), *plane, ax=ax)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_a_phase_plane_takes_tensors_arrays_and_lists(kind, ax: Axes) -> None:
+    plot.phase_plane(
+        decaying, kind([0.5]), kind([0.0, 1.0]), kind([0.0, 2.0]), ax=ax, points=3, steps=2,
+        starts=kind([[0.0, 0.0], [1.0, 2.0], [0.5, 0.5]]),
+    )  # fmt: skip
+    assert len([line for line in ax.lines if len(line.get_xdata()) == 3]) == 3
+    assert ax.get_ylim() == (0, 2)
 
 
 # ---- timings

@@ -278,6 +278,22 @@ def test_numbers_can_be_assigned_and_are_checked():
             ValueError,
             "there is no option 'beta'; the options are alpha",
         ),
+        (lambda: surrogate.Sigmoid(None), TypeError, "Sigmoid: alpha must be a number, found NoneType"),
+        (
+            lambda: surrogate.MultiLevelSpikeCount(4, grad_window=(3,)),
+            TypeError,
+            r"MultiLevelSpikeCount: grad_window must be two numbers \(low, high\), or None .*, found \(3,\)",
+        ),
+        (
+            lambda: surrogate.MultiLevelSpikeCount(4, grad_window=2.0),
+            TypeError,
+            r"MultiLevelSpikeCount: grad_window must be two numbers .*, found 2\.0",
+        ),
+        (
+            lambda: surrogate.named(None),
+            TypeError,
+            'flexsn.surrogate.named takes the text of a surrogate, such as "atan:alpha=3", found NoneType',
+        ),
         (
             lambda: surrogate.ATan()(torch.ones(2, dtype=torch.int32)),
             TypeError,

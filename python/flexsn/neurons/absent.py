@@ -25,12 +25,15 @@ _REASONS = {
     "NoisyILCCUBALIFNode": _RANDOM, "NoisyNonSpikingBaseNode": _RANDOM, "NoisyNonSpikingIFNode": _RANDOM,
     "BaseNode": _BASE, "SimpleBaseNode": _BASE, "NonSpikingBaseNode": _BASE, "AdaptBaseNode": _BASE,
     "TernaryIFNode": _TERNARY, "TernaryLIFNode": _TERNARY,
-    "FlexSN": "it is flexsn.FlexSN",
 }  # fmt: skip
+
+_ELSEWHERE = {"FlexSN": "flexsn.FlexSN"}
 
 
 def absence(name: str, there_are: Sequence[str]) -> str:
     """Why flexsn.neurons has no such name."""
+    if name in _ELSEWHERE:
+        return f"flexsn.neurons has no {name}: it is {_ELSEWHERE[name]}"
     if name in _REASONS:
         return f"flexsn.neurons has no {name}: {_REASONS[name]} (docs/scope.md)"
     close = difflib.get_close_matches(name, there_are, 1)

@@ -11,6 +11,7 @@ from torch import nn
 
 from .._library import ops
 from . import integrating, leaky, nonlinear, silent
+from .described import describe
 from .library import LibraryNeuron
 
 _LEARNABLE = "learnable"
@@ -26,6 +27,11 @@ def named(text: str, **keywords: Any) -> LibraryNeuron:
 
     keywords: what else its class takes, such as step_mode.
     """
+    if not isinstance(text, str):
+        raise TypeError(
+            'flexsn.neurons.named takes the text of a neuron, such as "lif:tau=3", found '
+            f"{type(text).__name__}"
+        )
     name, _, settings = text.partition(":")
     known, classes, presets = ops.library_neurons()
     if name not in known:
@@ -46,12 +52,14 @@ def named(text: str, **keywords: Any) -> LibraryNeuron:
     }
     if "surrogate" in values:
         values["surrogate_function"] = values.pop("surrogate")
+    # What a parameter starts from is not always an argument of the class.
+    starts = {option: values[option] for option in given if option not in taken and option in values}
+    texts = tuple(f"{option}={given[option]}" for option in starts)
+    describe(kind.__name__, name, texts, torch.float32)  # says what they may be
     made = kind(**{option: value for option, value in values.items() if option in taken}, **keywords)
-    for option in given:
-        # What a parameter starts from is not always an argument of the class.
-        if option not in taken and option in dict(made.named_parameters()):
-            with torch.no_grad():
-                getattr(made, option).fill_(float(values[option]))
+    with torch.no_grad():
+        for option, value in starts.items():
+            getattr(made, option).fill_(value)
     return made
 
 

@@ -12,6 +12,10 @@ from ..surrogate import SurrogateLike
 from .library import LibraryNeuron, Number
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 class IFNode(LibraryNeuron):
     """Integrate and fire."""
 
@@ -88,7 +92,7 @@ class ActivationAwareIFNode(LibraryNeuron):
         store_v_seq: bool = False,
     ) -> None:
         options: dict[str, Any] = {
-            name: torch.tensor(float(value)) if isinstance(value, numbers.Real) else value
+            name: torch.tensor(float(value)) if _is_number(value) else value
             for name, value in {"v_threshold": v_threshold, "v_offset": v_offset}.items()
         }
         for name, value in options.items():

@@ -138,7 +138,7 @@ class LIAFNode(LibraryNeuron):
 
     act: "relu", "sigmoid", "tanh" or "none", or torch's functions and modules of those names, which are part
         of the kernel, or any function of a tensor that works on elements one by one; it is called once, on
-        the whole sequence.
+        the whole sequence, and then is the attribute `act_function`, and `act` is "none".
     threshold_related: whether the activation is of h - v_threshold or of h.
     """
 
@@ -159,17 +159,22 @@ class LIAFNode(LibraryNeuron):
         backend: str = "fused",
         store_v_seq: bool = False,
     ) -> None:
-        if not isinstance(act, str) and not callable(act):
-            found = type(act).__name__
-            raise TypeError(f"LIAFNode: act must be a name or a function of a tensor, found {found}")
-        act = _word_of(act)
+        word, function = _word_and_function(act)
         options = {
-            "act": act if isinstance(act, str) else "none", "threshold_related": threshold_related,
-            "tau": tau, "decay_input": decay_input, "v_threshold": v_threshold, "v_reset": v_reset,
-            "detach_reset": detach_reset,
+            "act": word, "threshold_related": threshold_related, "tau": tau, "decay_input": decay_input,
+            "v_threshold": v_threshold, "v_reset": v_reset, "detach_reset": detach_reset,
         }  # fmt: skip
         super().__init__(options, surrogate_function, step_mode, backend, store_v_seq)
-        self.act_function = None if isinstance(act, str) else act
+        self.act_function = function
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "act" or name not in self._option_names:
+            super().__setattr__(name, value)
+            return
+        word, function = _word_and_function(value)
+        super().__setattr__(name, word)
+        del self.act_function  # a module gives way to what is none only so
+        self.act_function = function
 
     def _returned(self, outputs: list[Tensor]) -> Tensor:
         return outputs[0] if self.act_function is None else self.act_function(outputs[0])
@@ -183,12 +188,18 @@ _ACTIVATIONS = {
 }
 
 
-def _word_of(act: str | Callable[[Tensor], Tensor]) -> str | Callable[[Tensor], Tensor]:
-    """The name of an activation that kernels have; any other stays what it is."""
+def _word_and_function(act: Any) -> tuple[str, Callable[[Tensor], Tensor] | None]:
+    """The name of an activation that kernels have; any other is called on what comes out of "none"."""
+    if isinstance(act, str):
+        return act, None
+    if not callable(act) or isinstance(act, type):
+        a_class = isinstance(act, type)
+        found = f"the class {act.__name__}; give {act.__name__}()" if a_class else type(act).__name__
+        raise TypeError(f"LIAFNode: act must be a name or a function of a tensor, found {found}")
     for word, same in _ACTIVATIONS.items():
         if any(act is each or type(act) is each for each in same):
-            return word
-    return act
+            return word, None
+    return "none", act
 
 
 class ILIFNode(LibraryNeuron):
@@ -369,7 +380,8 @@ class GatedLIFNode(LibraryNeuron):
         step_mode: str = "m",
         backend: str = "fused",
     ) -> None:
-        if inplane is not None and (not isinstance(inplane, int) or inplane < 1):
+        whole = isinstance(inplane, int) and not isinstance(inplane, bool)
+        if inplane is not None and not (whole and inplane >= 1):
             raise ValueError(
                 "GatedLIFNode: inplane must be a number of channels of at least 1, or None, found "
                 f"{inplane!r}"

@@ -6,21 +6,18 @@ import functools
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .. import surrogate
-from .._graph import DTYPES, TYPE_NAMES, Graph, read_graph, run_graph
-from .._library import ops
-from .._torch import constant_result, modes_off
-from .._trace import Trace
 from .._triton import require_triton
 from ..base import MemoryModule
 from ..eager import Carried, Visit, run_steps, watched
 from ..fused import Fused
 from ..surrogate import Surrogate, SurrogateLike
+from .described import FLOATS, Described, describe, graphs_of, known, per_step, require_params, run_step
 
 #: all mean the same
 FUSED_BACKENDS = ("fused", "triton", "inductor", "cupy")
@@ -28,85 +25,6 @@ BACKENDS = (*FUSED_BACKENDS, "triton_export", "torch")
 
 #: a number of a neuron: fixed, or a tensor of any shape that broadcasts to a step's; a parameter is learned
 Number = float | Tensor
-
-_FLOATS = tuple(dtype for dtype in DTYPES.values() if dtype.is_floating_point)
-
-
-class Described(NamedTuple):
-    """A neuron for one type of input: its kernel, and what its states and parameters are."""
-
-    trace: Trace
-    states: tuple[str, ...]
-    initial: tuple[float, ...]
-    params: tuple[str, ...]
-    defaults: tuple[float, ...]
-    per_step: tuple[bool, ...]
-    outputs: tuple[str, ...]
-
-
-_described: dict[tuple[str, str, tuple[str, ...], torch.dtype], Described] = {}
-_graphs: dict[tuple[str, tuple[str, ...]], dict[torch.dtype, Graph]] = {}
-
-
-@constant_result
-def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Described:
-    """The neuron `name` of C++; what is wrong with its options is an error that calls it `shown`."""
-    key = shown, name, options, dtype
-    if key not in _described:
-        with modes_off():
-            text, states, initial, params, defaults, per_step, outputs = ops.library_neuron(
-                shown, name, options, TYPE_NAMES[dtype]
-            )
-        trace = Trace(
-            text=text,
-            num_inputs=1,
-            num_states=len(states),
-            num_outputs=len(outputs),
-            state_dtypes=(dtype,) * len(states),
-            output_dtypes=(dtype,) * len(outputs),
-            trainable=True,
-        )
-        facts = (states, initial, params, defaults, per_step, outputs)
-        _described[key] = Described(trace, *(tuple(fact) for fact in facts))
-    return _described[key]
-
-
-def graphs_of(name: str, options: tuple[str, ...]) -> dict[torch.dtype, Graph]:
-    """The same neuron op by op for each type of input, with its spike left to a function of Python."""
-    key = name, options
-    if key not in _graphs:
-        with modes_off():
-            _graphs[key] = {
-                dtype: read_graph(ops.library_step(name, name, options, TYPE_NAMES[dtype]))
-                for dtype in _FLOATS
-            }
-    return _graphs[key]
-
-
-def run_step(
-    graphs: dict[torch.dtype, Graph], fire: Callable[[Tensor], Tensor] | None, *arguments: Tensor
-) -> tuple[Tensor, ...]:
-    """A step as a core in Python, of inputs and parameters of single steps, states, parameters."""
-    return tuple(run_graph(graphs[arguments[0].dtype], arguments, fire))
-
-
-class Known(Fused):
-    """The fused path of a neuron whose text is there without a trace: the first of the static arguments."""
-
-    def ready(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any] = ()
-    ) -> tuple[Trace, Sequence[Tensor], Sequence[Tensor]]:
-        return static[0], states or [], static[1:]
-
-
-#: by whether exported Triton modules are to run it, then by the number of states
-_known = tuple(tuple(Known(None, 1, n, None, triton=triton) for n in range(8)) for triton in (False, True))
-
-
-def known(described: Described, triton: bool = False) -> Known:
-    """What runs such a neuron."""
-    return _known[triton][len(described.states)]
-
 
 _NUMBER = "Number"
 #: what an option may be, by the annotation of its argument
@@ -208,6 +126,10 @@ class LibraryNeuron(MemoryModule):
             return f"{name}=learnable"
         return f"{name}=learnable:{float(example(value.detach()))!r}"
 
+    def _option_texts(self, example: Callable[[Tensor], Tensor] | None = None) -> tuple[str, ...]:
+        """All options for C++."""
+        return tuple(self._option_text(name, getattr(self, name), example) for name in self._option_names)
+
     def _require_number(self, name: str, value: Any) -> None:
         """A tensor, where the option may be one; what is no number at all comes here too."""
         kind = _annotation(type(self), name)
@@ -234,15 +156,19 @@ class LibraryNeuron(MemoryModule):
         """What C++ says of the options; of a tensor the largest and the least entry are tried."""
         for example in (torch.max, torch.min):
             starts = [self._start_text(name, value, example) for name, value in initial.items()]
-            texts = [self._option_text(name, getattr(self, name), example) for name in self._option_names]
-            options = (*texts, *starts, *self._surrogate_text())
+            options = (*self._option_texts(example), *starts, *self._surrogate_text())
             described = describe(type(self).__name__, self.name, options, torch.float32)
         return described
 
     def _options_changed(self) -> None:
         """Makes what calls need of the options."""
-        options = tuple(self._option_text(name, getattr(self, name)) for name in self._option_names)
-        graphs = graphs_of(self.name, options)
+        options = self._option_texts()
+        try:
+            graphs = graphs_of(self.name, options)
+        except ValueError:
+            # Without a value C++ takes that of the class, which need not go with the other options.
+            options = self._option_texts(torch.min)
+            graphs = graphs_of(self.name, options)
         graph = graphs[torch.float32]
         self._options = options
         # Not an object of ours: of those, what a trace depends on would stay unseen.
@@ -261,14 +187,19 @@ class LibraryNeuron(MemoryModule):
         if self.__dict__.get("_core") is None:  # while this is made
             super().__setattr__(name, value)
             return
-        before = getattr(self, name)
+        before, started = getattr(self, name), self._described(torch.float32).initial
         self._put_option(name, value)
         try:
-            self._checked({})
+            described = self._checked({})
         except (TypeError, ValueError):
             self._put_option(name, before)
             raise
         self._options_changed()
+        for state, old, new in zip(described.states, started, described.initial):
+            # What a user has set stays.
+            for values in (self._memories, self._memories_rv):
+                if isinstance(values[state], numbers.Real) and values[state] == old:
+                    values[state] = new
 
     def _as_surrogate(self, function: Any) -> Any:
         shown = type(self).__name__
@@ -341,7 +272,7 @@ class LibraryNeuron(MemoryModule):
         return self._returned([output[0] for output in self._run(x.unsqueeze(0), False)])
 
     def _require_floats(self, x: Any) -> None:
-        if isinstance(x, Tensor) and x.dtype in _FLOATS:
+        if isinstance(x, Tensor) and x.dtype in FLOATS:
             return
         found = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
@@ -367,7 +298,7 @@ class LibraryNeuron(MemoryModule):
         params = []
         for name in described.params:
             param = self._argument(name, x_seq)
-            params.append(param if param.dtype == x_seq.dtype else param.to(x_seq.dtype))
+            params.append(param if param.dtype == described.param_dtype else param.to(described.param_dtype))
         return described, params
 
     def _run(self, x_seq: Tensor, store: bool) -> list[Tensor]:
@@ -421,6 +352,7 @@ class LibraryNeuron(MemoryModule):
         self, described: Described, x_seq: Tensor, params: Sequence[Tensor], store: bool
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
         """With a user's surrogate, or op by op."""
+        require_params(described, params, x_seq)
         states = self._states(described, x_seq, True)
         inputs, static = [x_seq], []
         for param, sliced in zip(params, described.per_step):
@@ -445,13 +377,3 @@ class LibraryNeuron(MemoryModule):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_visit": None}
-
-
-def per_step(param: Tensor, x_seq: Tensor) -> Tensor:
-    """A parameter with an entry for each step as a sequence like the input."""
-    if param.shape[0] != x_seq.shape[0]:
-        raise ValueError(
-            f"a parameter has entries for {param.shape[0]} steps, the sequence has {x_seq.shape[0]}"
-        )
-    missing = x_seq.dim() - param.dim()
-    return param.view(param.shape[0], *[1] * missing, *param.shape[1:]).expand_as(x_seq)
