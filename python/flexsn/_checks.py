@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._torch import has_memory
 from .eager import checked_results, in_words
 
 
@@ -149,6 +150,31 @@ def check_scan(
                 f"{_in_words(like)}, found {_in_words(template)}"
             )
     return counts
+
+
+def check_dense(role: str, tensors: Sequence[Tensor]) -> None:
+    """Kernels read numbers that lie in memory, all of a tensor's size."""
+    for place, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            continue  # said elsewhere
+        kind = _not_dense(tensor)
+        if kind is not None:
+            found, remedy = kind
+            raise TypeError(f"flexsn: {role} {place} must be dense, found a {found}; {remedy}")
+
+
+def _not_dense(tensor: Tensor) -> tuple[str, str] | None:
+    if tensor.is_nested:
+        return "nested tensor", "pad it, for example with torch.nested.to_padded_tensor"
+    if type(tensor).__name__ == "MaskedTensor":
+        return "masked tensor", "fill it, for example with .to_tensor(0.0)"
+    if tensor.is_quantized:
+        return "quantized tensor", "use .dequantize()"
+    if tensor.layout != torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor", "use .to_dense()"
+    if type(tensor) in (Tensor, nn.Parameter) and not has_memory(tensor):
+        return "tensor whose memory was freed (its storage is of size 0)", "make it anew"
+    return None
 
 
 def check_step_shape(states: Sequence[Tensor], shape: Sequence[int]) -> None:

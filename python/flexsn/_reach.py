@@ -9,23 +9,21 @@ and the standard library are closed: held by identity, not looked into.
 
 from __future__ import annotations
 
-import abc
-import argparse
 import array
+import builtins
 import collections
 import contextvars
 import enum
 import functools
+import importlib
 import importlib.util
 import inspect
 import operator
 import os
 import reprlib
 import sys
-import sysconfig
-import threading
 import types
-import typing
+import weakref
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +33,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ._code import Names, changing, names_of
+from ._closed import (
+    CALLED_BY_TORCH, CONSTRUCTORS, FOLLOWED, NOT_CALLED, NOT_FOLLOWED, REFLECTIVE, TRANSPARENT_BASES,
+    is_class_of_flexsn, is_closed, is_closed_class, parts_of_callable,
+)  # fmt: skip
+from ._code import Names, names_of
+from ._contents import (
+    EMPTY, cell_content, context_content, same_array, same_bytes, same_elements, same_items, same_length,
+    same_members, slot_content, still_reads,
+)  # fmt: skip
+from ._elsewhere import changing, is_file
+from ._recording import TraceError
 from ._values import CODE, Same, code_value, constant_value, plain_value
 
 __all__ = ["Place", "Reach", "Route", "changed_values", "describe", "difference", "follow", "source_of"]
@@ -78,8 +86,8 @@ class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "objects", "tensors", "plain_routes", "changing", "_absent", "_cells", "_contents",
-        "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
+        "key", "objects", "tensors", "plain_routes", "changing", "caches", "hashes", "_absent", "_cells",
+        "_contents", "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
     )  # fmt: skip
 
     key: Hashable
@@ -92,6 +100,10 @@ class Reach:
     """Plain values that ordinary reads from the core come to."""
     changing: dict[str, str]
     """What gives something else at each call, with the place where it is read or found."""
+    caches: tuple[tuple[Any, str], ...]
+    """Functions under `functools.lru_cache`, and where they are found."""
+    hashes: bool
+    """Whether code on the way names hash(), of which only that of some values is the same at each call."""
 
     def __init__(self, core: Callable[..., Any]) -> None:
         walk = _Walk()
@@ -102,6 +114,8 @@ class Reach:
         self.tensors = tuple(walk.places)
         self.plain_routes = tuple(walk.plain_routes)
         self.changing = walk.changing
+        self.caches = tuple(walk.caches)
+        self.hashes = walk.hashes
         self._plain = {_DEFAULT_DTYPE: self._default_dtype} | walk.plain
         self._held = tuple(walk.held)
         self._absent = tuple(walk.absent)
@@ -203,99 +217,6 @@ def source_of(core: Callable[..., Any]) -> tuple[str, int] | None:
     return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
-# ---- what is closed and what is followed
-
-
-_HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: not one of the static types of C code.
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_closed(module_name: str) -> bool:
-    """Says whether a module belongs to torch, numpy, flexsn or the standard library."""
-    root = module_name.partition(".")[0]
-    if root in ("builtins", "torch", "numpy", "flexsn"):
-        return True
-    if root not in sys.stdlib_module_names:
-        return False
-    # A file of the user may have the name of a module of the standard library.
-    file = getattr(sys.modules.get(root), "__file__", None)
-    return file is None or file.startswith(sysconfig.get_path("stdlib"))
-
-
-def _is_closed_class(kind: type) -> bool:
-    module = str(kind.__module__)
-    if not _is_closed(module):
-        return False
-    # A class that closed code makes for a user (`make_dataclass`) bears the name of its maker's module, but
-    # is not to be found there.
-    outermost = kind.__qualname__.partition(".")[0]
-    return not kind.__flags__ & _HEAP_TYPE or hasattr(sys.modules.get(module), outermost)
-
-
-def _is_class_of_flexsn(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] == "flexsn"
-
-
-# Closed bases that read no attribute of a user's object by themselves, and that keep nothing about it outside
-# its `__dict__` and its elements.
-_TRANSPARENT_BASES = frozenset({
-    object, torch.nn.Module, torch.autograd.Function, abc.ABC, typing.Generic, typing.Protocol,
-    types.SimpleNamespace, argparse.Namespace, threading.local, types.MappingProxyType, dict, list, tuple,
-    set, frozenset,
-    collections.OrderedDict, collections.defaultdict, collections.Counter, collections.deque,
-})  # fmt: skip
-
-# Objects of closed classes that hold what a user puts into them.
-_FOLLOWED = (
-    torch.nn.Module, types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap,
-    collections.UserDict, collections.UserList,
-)  # fmt: skip
-
-# Internals of modules (hooks and the like) and of autograd functions, and the hidden state of stateful
-# modules (ours, SpikingJelly's), which changes with each call and which no step may read.
-_NOT_FOLLOWED = frozenset(torch.nn.Module().__dict__) - {"training"} | {
-    "_memories", "_memories_rv", "_backward_cls",
-}  # fmt: skip
-
-# Names by which code can read attributes that it does not spell out.
-_REFLECTIVE = frozenset({
-    "getattr", "hasattr", "vars", "dir", "eval", "exec", "attrgetter", "methodcaller", "getmembers",
-    "__dict__", "__getattribute__", "asdict", "astuple", "parameters", "named_parameters", "buffers",
-    "named_buffers", "children", "named_children", "modules", "named_modules", "state_dict", "get_parameter",
-    "get_buffer", "get_submodule", "_parameters", "_buffers", "_modules",
-})  # fmt: skip
-
-# Methods that torch calls without the user's code naming them.
-_CALLED_BY_TORCH = frozenset({"forward", "backward", "setup_context", "jvp", "vmap"})
-_CONSTRUCTORS = frozenset({"__new__", "__init__", "__post_init__"})
-# Special methods that do not run in a step that merely reads an object: they make, change, copy or print one.
-_NOT_CALLED = _CONSTRUCTORS | {
-    "__init_subclass__", "__set_name__", "__class_getitem__", "__del__", "__repr__", "__str__", "__format__",
-    "__dir__", "__sizeof__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
-    "__getnewargs__", "__copy__", "__deepcopy__", "__replace__", "__setattr__", "__delattr__",
-}  # fmt: skip
-
-
-def _parts_of_callable(value: Any) -> tuple[str, ...]:
-    """Gives the attributes in which a callable or descriptor holds what it wraps; none for other values."""
-    if isinstance(value, types.MethodType):
-        return "__self__", "__func__"
-    if isinstance(value, (functools.partial, functools.partialmethod)):
-        return "func", "args", "keywords"
-    if isinstance(value, (staticmethod, classmethod)):
-        return ("__func__",)
-    if isinstance(value, property):
-        return ("fget",)
-    if isinstance(value, functools.cached_property):
-        return ("func",)
-    if isinstance(value, functools._lru_cache_wrapper):
-        return ("__wrapped__",)
-    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        owner = value.__self__
-        return () if owner is None or isinstance(owner, (types.ModuleType, type)) else ("__self__",)
-    return ()
-
-
 # ---- words
 
 
@@ -313,67 +234,29 @@ def _in_words(reach: Reach, path: str) -> str:
     return what
 
 
-# ---- guards of contents
-
-
-def _same_elements(now: Collection[Any], before: tuple[Any, ...]) -> bool:
-    return len(now) == len(before) and all(map(operator.is_, now, before))
-
-
-def _same_items(now: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
-    return _same_elements(now.keys(), keys) and all(map(operator.is_, now.values(), values))
-
-
-def _same_members(now: Collection[Any], before: tuple[Any, ...]) -> bool:
-    return len(now) == len(before) and set(map(id, now)) == set(map(id, before))
-
-
-def _same_array(now: numpy.ndarray, dtype: numpy.dtype, shape: tuple[int, ...], content: bytes) -> bool:
-    return now.dtype == dtype and now.shape == shape and now.tobytes() == content
-
-
-def _same_bytes(now: array.array | bytearray, content: bytes) -> bool:
-    return bytes(now) == content
-
-
-def _same_length(now: Collection[Any], length: int) -> bool:
-    return len(now) == length
-
-
-def _still_reads(read: Callable[[], Any], value: Any) -> bool:
-    return read() is value
-
-
-_EMPTY = object()
-
-
-def _cell_content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _EMPTY
-
-
-def _context_content(variable: contextvars.ContextVar) -> Any:
-    try:
-        return variable.get()
-    except LookupError:
-        return _EMPTY
-
-
-def _slot_content(slot: types.MemberDescriptorType, owner: Any) -> Any:
-    try:
-        return slot.__get__(owner)
-    except AttributeError:
-        return _EMPTY
-
-
 def _then(route: Route | None, kind: str, name: Any) -> Route | None:
     return None if route is None else (*route, (kind, name))
 
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def _behind(proxy: Any) -> Any:
+    """What a weak proxy stands for."""
+    try:
+        return proxy.__init__.__self__
+    except ReferenceError:
+        return EMPTY
+
+
+def _gives_modules(value: Any, parts: tuple[str, ...]) -> bool:
+    """Does this name, with the attributes that are read of it, lead to modules by their names?"""
+    for name in parts[1:]:
+        if not isinstance(value, types.ModuleType):
+            break
+        value = getattr(value, name, None)
+    return value is sys.modules or value is importlib.import_module or value is builtins.__import__
 
 
 # ---- the walk
@@ -388,6 +271,8 @@ class _Walk:
         self.plain_routes: list[tuple[Route, Any]] = []
         self.places: list[Place] = []
         self.changing: dict[str, str] = {}
+        self.caches: list[tuple[Any, str]] = []
+        self.hashes = False
         # Guards, each kind in the form that `Reach.current` checks.
         self.held: list[tuple[Any, str, Any]] = []
         self.absent: list[tuple[Any, str]] = []
@@ -406,6 +291,9 @@ class _Walk:
         self._guarded: set[tuple[int, str]] = set()
         self._class_paths: set[str] = set()
         self._named: set[str] = set()
+        # Strings that are found, which may be names for `getattr`; and files with what is read of them where.
+        self._strings: set[str] = set()
+        self._file_reads: dict[str, str] = {}
         # What has attributes to follow, called with the names that are new and whether all are wanted.
         self._openers: list[Callable[[frozenset[str], bool], None]] = []
         self._opened: frozenset[str] = frozenset()
@@ -424,11 +312,13 @@ class _Walk:
         while True:
             while self._pending:
                 self._look_at(*self._pending.popleft())
+            if self._all_open:
+                self._named |= self._strings
             new = frozenset(self._named) - self._opened
             if not new:
                 return
             self._opened |= new
-            self._all_open = not _REFLECTIVE.isdisjoint(self._opened)
+            self._all_open = not REFLECTIVE.isdisjoint(self._opened)
             for opener in tuple(self._openers):
                 opener(new, self._all_open)
 
@@ -443,12 +333,15 @@ class _Walk:
         if plain is not None:
             self.lines.append((path, plain))
             self.plain[path] = value
+            if type(value) is str:
+                self._strings.add(value)
             if route is not None:
                 self.plain_routes.append((route, value))
             if isinstance(value, enum.Enum):
                 self._class(type(value))
         elif isinstance(value, type):
             self.lines.append((path, ("class", self._class(value, True, route) or Same(value))))
+            self._file(value)
         elif type(value) in (tuple, frozenset, torch.Size):
             # Whether two equal tuples are one object is Python's choice, so it is not written down.
             self._container(value, path, route)
@@ -462,13 +355,29 @@ class _Walk:
     def _look_at_new(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
         if (what := changing(value)) is not None:
             self.changing.setdefault(what, path)
-        if isinstance(value, Tensor):
+        if isinstance(value, torch.jit.ScriptModule):
+            where = "the core" if path == "module" else path
+            raise TraceError(
+                f"flexsn: {where} ({value.original_name}) is compiled by torch.jit, into which flexsn cannot "
+                'look; give the Python module that it was made of, or use backend="torch"'
+            )
+        if value is hash:
+            self.hashes = True
+        if isinstance(value, functools._lru_cache_wrapper):
+            self.caches.append((value, path))
+        if type(value) in weakref.ProxyTypes:
+            self.lines.append((path, ("proxy",)))
+            self._watch(f"{path} (proxy)", functools.partial(_behind, value), None)
+        elif isinstance(value, weakref.ReferenceType):
+            self.lines.append((path, ("weak reference",)))
+            self._watch(f"{path}()", value, None)
+        elif isinstance(value, Tensor):
             self._tensor(value, path, read, route)
         elif isinstance(value, types.FunctionType):
             self._function(value, path, route)
         elif isinstance(value, types.ModuleType):
             self._module(value, path, route)
-        elif parts := _parts_of_callable(value):
+        elif parts := parts_of_callable(value):
             self.lines.append((path, (type(value).__name__, getattr(value, "__name__", None))))
             for name in parts:
                 read_part = functools.partial(getattr, value, name)
@@ -476,31 +385,35 @@ class _Walk:
         elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
             content = value.tobytes()
             self.lines.append((path, ("array", value.dtype.str, value.shape, content)))
-            self.contents.append(functools.partial(_same_array, value, value.dtype, value.shape, content))
-        elif isinstance(value, (array.array, bytearray)):
+            self.contents.append(functools.partial(same_array, value, value.dtype, value.shape, content))
+        elif isinstance(value, (array.array, bytearray, memoryview)):
             content = bytes(value)
             self.lines.append((path, ("array", getattr(value, "typecode", "B"), len(value), content)))
-            self.contents.append(functools.partial(_same_bytes, value, content))
+            self.contents.append(functools.partial(same_bytes, value, content))
         elif isinstance(value, contextvars.ContextVar):
             self.lines.append((path, ("context variable", value.name)))
-            self._watch(f"{path}.get()", functools.partial(_context_content, value), None)
+            self._watch(f"{path}.get()", functools.partial(context_content, value), None)
         elif value is os.environ:
             self._environment(path)
+        elif value is sys.modules:
+            self.lines.append((path, ("modules",)))
+            self._modules_by_name(self._strings, path)
         else:
+            self._file(value)
             self._object(value, path, route)
 
     # Kinds of values.
 
     def _tensor(self, tensor: Tensor, path: str, read: Callable[[], Any], route: Route | None) -> None:
         dtype, shape, requires_grad, device = tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device
-        kind = Tensor if _is_closed_class(type(tensor)) else type(tensor)
+        kind = Tensor if is_closed_class(type(tensor)) else type(tensor)
         self.lines.append((path, (Tensor, dtype, tuple(shape), requires_grad, device.type, kind)))
         self.tensor_facts.append((tensor, dtype, shape, requires_grad, device))
         self.places.append(Place(path, read, route))
 
     def _function(self, function: types.FunctionType, path: str, route: Route | None) -> None:
         code, scope = function.__code__, function.__globals__
-        closed = _is_closed(str(scope.get("__name__")))
+        closed = is_closed(str(scope.get("__name__")))
         if closed and not function.__closure__:
             self.lines.append((path, (CODE, Same(function))))
             return
@@ -531,7 +444,12 @@ class _Walk:
         self, names: Names, scope: dict[str, Any], file: str, of_path: str, route: Route | None
     ) -> None:
         """Follows the globals, the attributes and the import statements of a function."""
-        self._named |= names.attributes | _REFLECTIVE.intersection(names.globals)
+        self._named |= names.attributes | REFLECTIVE.intersection(names.globals)
+        for name, line in names.file_reads:
+            self._file_reads.setdefault(name, f"{file}:{line}")
+        reflective = not (REFLECTIVE.isdisjoint(names.globals) and REFLECTIVE.isdisjoint(names.attributes))
+        strings = names.strings if reflective else frozenset()
+        self._named |= strings
         for name in names.globals:
             if name.startswith("@"):  # put there by a tool that rewrites code, as pytest does for `assert`
                 continue
@@ -540,7 +458,14 @@ class _Walk:
             else:
                 self._hold_absence(scope, name)
         for parts, line in names.dotted:
-            self._closed_read(scope.get(parts[0]), parts, f"{file}:{line}")
+            value = scope.get(parts[0], getattr(builtins, parts[0], None))
+            self._closed_read(value, parts, f"{file}:{line}")
+            if isinstance(value, types.ModuleType):
+                for string in strings:
+                    self._closed_read(value, (parts[0], string), f"{file}:{line}")
+            if _gives_modules(value, parts):
+                known = names.strings | ({scope.get("__name__")} if "__name__" in names.globals else set())
+                self._modules_by_name(known, f"{file}:{line}")
         for level, name in names.imports:
             if level:
                 name = importlib.util.resolve_name("." * level + name, scope.get("__package__") or "")
@@ -555,27 +480,54 @@ class _Walk:
     def _closed_read(self, value: Any, parts: tuple[str, ...], place: str) -> None:
         """Looks at what code reads of closed modules and classes, which the walk does not follow."""
         for name in parts[1:]:
-            is_module = isinstance(value, types.ModuleType) and _is_closed(value.__name__)
-            if not is_module and not (isinstance(value, type) and _is_closed_class(value)):
+            is_module = isinstance(value, types.ModuleType) and is_closed(value.__name__)
+            if not is_module and not (isinstance(value, type) and is_closed_class(value)):
                 return
-            value = getattr(value, name, None)
+            value, owner = getattr(value, name, None), value
+            if isinstance(value, (list, set)) and isinstance(owner, types.ModuleType):  # such as sys.argv
+                self._hold(owner.__dict__, name, f"{owner.__name__}.{name}", None)
+                return
             if value is os.environ:
                 break
         if value is os.environ or value is os.getenv:
             self._add(os.environ, "os.environ", functools.partial(_itself, os.environ), None)
+        elif value is hash:
+            self.hashes = True
+        elif isinstance(value, type):
+            self._file(value)
         elif (what := changing(value)) is not None:
             self.changing.setdefault(what, place)
+
+    def _modules_by_name(self, names: Collection[str], place: str) -> None:
+        """Follows modules that code asks for by constant names; others cannot be told."""
+        found = sorted(name for name in names if name in sys.modules)
+        for name in found:
+            self._hold(sys.modules, name, f"import {name}", None)
+        if not found:
+            self.changing.setdefault("modules by name", place)
+
+    def _file(self, value: Any) -> None:
+        """Notes what is read of a path or an open file."""
+        if not is_file(value):
+            return
+        kind = value if isinstance(value, type) else type(value)
+
+        def open_names(names: frozenset[str], all_open: bool) -> None:
+            for name in sorted(self._file_reads.keys() & names):
+                self.changing.setdefault(f"a file ({kind.__name__}.{name})", self._file_reads[name])
+
+        self._follow(open_names)
 
     def _cell(self, name: str, cell: types.CellType, path: str, route: Route | None) -> None:
         if (id(cell), "cell") in self._guarded:
             return
         self._guarded.add((id(cell), "cell"))
         self._kept.append(cell)
-        value = _cell_content(cell)
-        if value is _EMPTY:
+        value = cell_content(cell)
+        if value is EMPTY:
             self.lines.append((path, ("empty",)))
-            read = functools.partial(_cell_content, cell)
-            self.contents.append(functools.partial(_still_reads, read, _EMPTY))
+            read = functools.partial(cell_content, cell)
+            self.contents.append(functools.partial(still_reads, read, EMPTY))
             return
         self.cells.append((cell, value))
         if name == "__class__" and isinstance(value, type):
@@ -586,7 +538,7 @@ class _Walk:
 
     def _module(self, module: types.ModuleType, path: str, route: Route | None) -> None:
         self.lines.append((path, ("module", module.__name__)))
-        if _is_closed(module.__name__):
+        if is_closed(module.__name__):
             return
 
         def open_names(names: frozenset[str], all_open: bool) -> None:
@@ -597,7 +549,7 @@ class _Walk:
 
     def _class(self, kind: type, constructed: bool = False, route: Route | None = None) -> str | None:
         """Follows a class and gives the path it is known by; None for a closed one."""
-        if _is_closed_class(kind):
+        if is_closed_class(kind):
             return None
         path = self._first.get(id(kind))
         if path is None:
@@ -608,12 +560,12 @@ class _Walk:
             self._first[id(kind)] = path
             self._kept.append(kind)
             bases = tuple(self._class(base) or Same(base) for base in kind.__mro__[1:])
-            self.lines.append((path, ("class", bases, Same(type(kind)))))
+            self.lines.append((path, ("class", bases, self._class(type(kind)) or Same(type(kind)))))
             if issubclass(kind, torch.autograd.Function):
                 route = None  # Dynamo reads no attributes of these
             self._follow(functools.partial(self._open_class, kind, path, route))
         if constructed:
-            for name in sorted(_CONSTRUCTORS & kind.__dict__.keys()):
+            for name in sorted(CONSTRUCTORS & kind.__dict__.keys()):
                 self._hold(kind.__dict__, name, f"{path}.{name}", None, kind)
         return path
 
@@ -623,8 +575,8 @@ class _Walk:
         has_elements = isinstance(
             value, (dict, types.MappingProxyType, list, collections.deque, tuple, set, frozenset)
         )
-        is_followed = isinstance(value, _FOLLOWED)
-        if _is_closed_class(kind) and not (has_elements or is_followed or _is_class_of_flexsn(kind)):
+        is_followed = isinstance(value, FOLLOWED)
+        if is_closed_class(kind) and not (has_elements or is_followed or is_class_of_flexsn(kind)):
             self.lines.append((path, (what, Same(value))))
             return
         attributes = getattr(value, "__dict__", None)
@@ -635,7 +587,7 @@ class _Walk:
             if type(member) is types.MemberDescriptorType
         ]
         closed_code_reads_it = any(
-            base not in _TRANSPARENT_BASES and _is_closed_class(base) and not _is_class_of_flexsn(base)
+            base not in TRANSPARENT_BASES and is_closed_class(base) and not is_class_of_flexsn(base)
             for base in kind.__mro__
         )
         all_in_view = has_elements or is_followed
@@ -646,14 +598,14 @@ class _Walk:
         if has_elements:
             self._container(value, path, route)
         for slot in slots:
-            read = functools.partial(_slot_content, slot, value)
+            read = functools.partial(slot_content, slot, value)
             self._watch(f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
         if isinstance(value, torch.nn.Module):
             for group in ("_forward_hooks", "_forward_pre_hooks"):
                 hooks = attributes[group]
                 self.lines.append((f"{path}.{group}", tuple(map(Same, hooks.values()))))
                 self.contents.append(
-                    functools.partial(_same_items, hooks, tuple(hooks), tuple(hooks.values()))
+                    functools.partial(same_items, hooks, tuple(hooks), tuple(hooks.values()))
                 )
         if attributes is not None:
             self.objects.append((value, kind, attributes))
@@ -666,7 +618,7 @@ class _Walk:
         if isinstance(value, (dict, types.MappingProxyType)):
             keys = tuple(value.keys())
             self.lines.append((f"keys of {path}", ("keys", kind, tuple(map(constant_value, keys)))))
-            self.contents.append(functools.partial(_same_items, value, keys, tuple(value.values())))
+            self.contents.append(functools.partial(same_items, value, keys, tuple(value.values())))
             for key in keys:
                 read = functools.partial(operator.getitem, value, key)
                 self._add(value[key], f"{path}[{reprlib.repr(key)}]", read, _then(route, "item", key))
@@ -676,13 +628,13 @@ class _Walk:
             ids = set(map(id, others))
             plain = frozenset(constant_value(each) for each in value if id(each) not in ids)
             self.lines.append((f"members of {path}", ("members", kind, plain)))
-            self.contents.append(functools.partial(_same_members, value, tuple(value)))
+            self.contents.append(functools.partial(same_members, value, tuple(value)))
             for index, each in enumerate(others):
                 self._add(each, f"{path}{{{index}}}", functools.partial(_itself, each), None)
         else:
             self.lines.append((f"length of {path}", ("length", kind, len(value))))
             if not isinstance(value, tuple):
-                self.contents.append(functools.partial(_same_elements, value, tuple(value)))
+                self.contents.append(functools.partial(same_elements, value, tuple(value)))
             for index, each in enumerate(value):
                 read = functools.partial(operator.getitem, value, index)
                 self._add(each, f"{path}[{index}]", read, _then(route, "item", index))
@@ -704,14 +656,14 @@ class _Walk:
     ) -> None:
         for name, value in kind.__dict__.items():
             is_storage = isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
-            if is_storage or name in _NOT_FOLLOWED:
+            if is_storage or name in NOT_FOLLOWED:
                 continue
             special = name.startswith("__") and name.endswith("__")
-            called = name in _CALLED_BY_TORCH or (special and isinstance(value, types.FunctionType))
-            if (called and name not in _NOT_CALLED) or name in names or (all_open and not special):
+            called = name in CALLED_BY_TORCH or (special and isinstance(value, types.FunctionType))
+            if (called and name not in NOT_CALLED) or name in names or (all_open and not special):
                 self._hold(kind.__dict__, name, f"{path}.{name}", _then(route, "attr", name), kind)
-        for base in kind.__mro__[1:]:
-            if not _is_closed_class(base):
+        for base in (*kind.__mro__[1:], *type(kind).__mro__):
+            if not is_closed_class(base):
                 wanted = base.__dict__.keys() if all_open else names & base.__dict__.keys()
                 for name in wanted - kind.__dict__.keys():
                     self._hold_absence(kind.__dict__, name, kind)
@@ -731,7 +683,7 @@ class _Walk:
             names |= {"forward"}
             if parametrize.is_parametrized(owner):
                 names |= {"parametrizations"}  # read by the properties that torch puts in place of parameters
-        ours = any(map(_is_class_of_flexsn, type(owner).__mro__))
+        ours = any(map(is_class_of_flexsn, type(owner).__mro__))
         for group in groups:
             wanted = sorted(names & group.keys())
             if all_open:
@@ -739,10 +691,10 @@ class _Walk:
                 wanted += [name for name in group if not (ours and name.startswith("_"))]
                 self._hold_length(group)
             for name in wanted:
-                if name not in _NOT_FOLLOWED:
+                if name not in NOT_FOLLOWED:
                     self._hold(group, name, f"{path}.{name}", _then(route, "attr", name))
         for base in type(owner).__mro__:
-            if not _is_closed_class(base):
+            if not is_closed_class(base):
                 for name in sorted((names & base.__dict__.keys()) - attributes.keys()):
                     if (id(attributes), name) in self._guarded:
                         continue
@@ -757,8 +709,8 @@ class _Walk:
     def _watch(self, path: str, read: Callable[[], Any], route: Route | None) -> None:
         """Guards what is read anew each time, and adds it where there is something."""
         value = read()
-        self.contents.append(functools.partial(_still_reads, read, value))
-        if value is not _EMPTY:
+        self.contents.append(functools.partial(still_reads, read, value))
+        if value is not EMPTY:
             self._add(value, path, read, route)
 
     def _add(self, value: Any, path: str, read: Callable[[], Any], route: Route | None) -> None:
@@ -779,7 +731,7 @@ class _Walk:
         """Guards that a dict gets no further names; once for each dict."""
         if (id(holder), "") not in self._guarded:
             self._guarded.add((id(holder), ""))
-            self.contents.append(functools.partial(_same_length, holder, len(holder)))
+            self.contents.append(functools.partial(same_length, holder, len(holder)))
 
     def _hold_absence(self, holder: Any, name: str, owner: Any = None) -> None:
         """Guards that a dict gets nothing under a name, which would hide what is found elsewhere."""

@@ -148,6 +148,8 @@ class _Watch(TorchFunctionMode):
         self.reads_size_at: str | None = None
         #: where a function was called first that has no derivative
         self.no_derivative_at = ""
+        #: whether the step itself is through, and gradients are asked for
+        self.backward = False
 
     def note(self, value: Any) -> None:
         if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -311,6 +313,7 @@ def record(
             candidates += [leaf for _, leaf in watch.entries]
             grads: Sequence[torch.Tensor | None] = [None] * (len(wanted) + len(candidates))
             if carrying and (wanted or candidates):
+                watch.backward = True
                 grads = _torch.gradients([returned[i] for i in carrying], wanted + candidates, tangents)
         counts.update(
             returned=len(returned),
@@ -341,7 +344,7 @@ def record(
         try:
             module = _torch.record(joint, primals)
         except Exception as error:
-            _explain_failure(error, name, len(likes) + len(static), watch.no_derivative_at)
+            _explain_failure(error, name, len(likes) + len(static), watch)
             raise
     outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
     place = 0
@@ -371,7 +374,7 @@ def record(
     )
 
 
-def _explain_failure(error: Exception, name: str, arguments: int, no_derivative_at: str) -> None:
+def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
     trace, place, inside = error.__traceback__, "", False
     while trace is not None:
@@ -387,6 +390,9 @@ def _explain_failure(error: Exception, name: str, arguments: int, no_derivative_
             f"{name} is called with {arguments} arguments, one for each input, state and static input: "
             f"{error}; change the core, or what it is called with"
         ) from error
+    if watch.backward and not inside and place:
+        what = f"{type(error).__name__}: {error}"
+        raise NoDerivative(f"{name} ({place}): the backward of an autograd.Function raises {what}") from error
     if isinstance(error, TraceError) or not inside or not place and isinstance(error, TypeError):
         return
     text = str(error)
@@ -399,7 +405,7 @@ def _explain_failure(error: Exception, name: str, arguments: int, no_derivative_
     ):
         raise TraceError(f"{name}{where}: {READS_A_VALUE}") from error
     if "derivative for" in text and "is not implemented" in text:
-        where = f" ({no_derivative_at})" if no_derivative_at else ""
+        where = f" ({watch.no_derivative_at})" if watch.no_derivative_at else ""
         raise NoDerivative(f"{name}{where}: {text.splitlines()[0]}") from error
     raise TraceError(
         f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "

@@ -52,6 +52,16 @@ def is_view(tensor: Tensor) -> bool:
     return tensor._base is not None
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there is storage behind a tensor.
+
+    One that a transform wraps has none to be asked for, which only a private name tells (2.13).
+    """
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or not tensor.numel():
+        return True
+    return tensor.untyped_storage().size() != 0
+
+
 def was_freed(node: Any, limit: int = 256) -> bool:
     """Whether a node near this one in the graph has lost what it saved for backward.
 
@@ -81,6 +91,17 @@ def in_backward() -> bool:
 def has_saved_tensors_hooks() -> bool:
     """Whether somebody around is asked about tensors that autograd saves. Nothing public tells (2.13)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def under_transform() -> bool:
+    """Whether a transform of torch.func (grad, vmap, ...) runs around this. Nothing public tells (2.13)."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def under_grad_transform() -> bool:
+    """Whether the innermost transform around this is torch.func.grad, or one that is made of it."""
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None and transform.key() == torch._C._functorch.TransformType.Grad
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy
 import torch
 
 from ._connections import Reaches
+from ._elsewhere import hashes_watched, kept_results
 from ._library import ops
 from ._listing import Listing
 from ._parameters import place_of, value_of
@@ -22,7 +24,7 @@ from ._recording import Like, NoDerivative, Recorded, TraceError, record
 __all__ = ["Like", "Program", "Trace", "TraceError", "run_program", "trace"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """A core as a neuron: its text, and how parameters are made from the tensors that the core captures."""
 
@@ -45,6 +47,8 @@ class Trace:
     #: which parameters are to be cut off from the graph of `prepare`
     detached: tuple[int, ...] = ()
     listing: str = field(default="", repr=False)
+    #: shapes at which a core that reads its shape was found to compute the same
+    shapes: set[tuple[int, ...]] = field(default_factory=set, repr=False)
 
 
 def _random_states() -> tuple[Any, bytes]:
@@ -84,6 +88,15 @@ class _Unchanged:
 
     def check(self, name: str) -> None:
         changed = self.restore()
+        for wrapper, path in self.reach.caches:
+            for kept in kept_results(wrapper)[:1]:
+                if isinstance(kept, torch.Tensor):
+                    wrapper.cache_clear()  # one that was made while tracing is of no use to others
+                raise TraceError(
+                    f"{name} reads what {describe(wrapper)} ({path}, under functools.lru_cache) keeps, a "
+                    f"{type(kept).__name__}, which may change without being seen; let it return numbers or "
+                    'tuples of them, or make it outside the core, or use backend="torch"'
+                )
         if self.random != _random_states():
             raise TraceError(
                 f"{name} draws random numbers (random or numpy.random), which would be the same at every "
@@ -233,6 +246,13 @@ def _reaches(listing: Listing) -> Reaches | None:
     return Reaches(tuple(map(frozenset, reaches)), frozenset(partly)) if partly else None
 
 
+def _changing(name: str, place: str, what: str) -> TraceError:
+    return TraceError(
+        f"{name} ({place}) reads {what}, which may be something else at each call, but a step is traced once "
+        'for all of them; read it outside the core and pass it in, or use backend="torch"'
+    )
+
+
 def trace(
     core: Callable,
     inputs: Sequence[Like],
@@ -258,16 +278,14 @@ def trace(
         carry = [*requires_grad[: len(inputs)], *carry[len(inputs) :]]
     unchanged = _Unchanged(core)
     for what, place in unchanged.reach.changing.items():
-        raise TraceError(
-            f"{name} ({place}) reads {what}, which may be something else at each call, but a step is traced "
-            'once for all of them; read it outside the core and pass it in, or use backend="torch"'
-        )
+        raise _changing(name, place, what)
     untrainable = ""
     for _ in range(4):  # a state's type only grows: half, single, double
         likes = [*inputs, *states]
         try:
             try:
-                recorded = record(core, likes, captured, static, carry, name)
+                with hashes_watched() if unchanged.reach.hashes else contextlib.nullcontext([]) as hashed:
+                    recorded = record(core, likes, captured, static, carry, name)
             except NoDerivative as error:
                 untrainable, carry = str(error), None
                 recorded = record(core, likes, captured, static, carry, name)
@@ -275,6 +293,8 @@ def trace(
             unchanged.restore()
             raise
         unchanged.check(name)
+        for place in hashed:
+            raise _changing(name, place, "hash() of a tensor")
         if recorded.returned < len(states):
             raise ValueError(
                 f"{name} returned {recorded.returned} values, but num_states={len(states)} of them must be "

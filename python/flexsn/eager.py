@@ -24,9 +24,14 @@ def sequence_length(inputs: Sequence[Any], num_inputs: int | None) -> int:
             f"flexsn: expected {num_inputs} inputs, found {len(inputs)}; give one sequence [T, ...] for each "
             "input of the core"
         )
-    if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].dim() > 0:
+    if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].dim() > 0 and not inputs[0].is_nested:
         return inputs[0].shape[0]
     for place, value in enumerate(inputs):
+        if isinstance(value, Tensor) and value.is_nested:  # it has no sizes to ask for
+            raise TypeError(
+                f"flexsn: input {place} must be dense, found a nested tensor; pad it, for example with "
+                "torch.nested.to_padded_tensor"
+            )
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"flexsn: input {place} must be a tensor, found {type(value).__name__}; give each input as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import os
@@ -14,32 +15,39 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._checks import check_step_shape
+from ._checks import check_dense, check_step_shape
 from ._connections import Connections, connected
 from ._interrupts import interrupts_held
 from ._library import ops
 from ._reach import Reach, changed_values, describe, follow
-from ._torch import constant_result, has_saved_tensors_hooks, modes_off, size_hint
+from ._torch import (
+    constant_result, has_saved_tensors_hooks, modes_off, size_hint, under_grad_transform, under_transform,
+)  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operators
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
+_keeping = threading.Lock()
 
 
-def _renew_lock() -> None:
+def _renew_locks() -> None:
     """A process forked while another thread traces never sees the lock released."""
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _keeping
+    _lock, _keeping = threading.Lock(), threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_locks)
 
-#: traces by what they depend on: fifty layers of one neuron have one
-_traces: dict[Hashable, Trace] = {}
-_MOST_TRACES = 1024
-#: shapes at which a core that reads its shape was found to compute the same
-_shapes_tried: set[Hashable] = set()
+#: traces by what they depend on: fifty layers of one neuron have one; a trace lives while a Fused holds it
+_traces: weakref.WeakValueDictionary[Hashable, Trace] = weakref.WeakValueDictionary()
+#: those that were looked for last, for cores that are made and dropped in a loop
+_recent: collections.OrderedDict[int, Trace] = collections.OrderedDict()
+_MOST_RECENT = 64
+#: traces of one Fused, which may be called with several kinds of arguments in turn
+_MOST_OWN = 16
+_MOST_SHAPES = 1024
+_made = 0
 
 _OPERATORS = Operators(
     inference=ops.inference.default,
@@ -56,7 +64,16 @@ numbered: weakref.WeakValueDictionary[int, Fused] = weakref.WeakValueDictionary(
 
 def trace_count() -> int:
     """How many traces this process has made."""
-    return len(_traces)
+    return _made
+
+
+def _keep(found: Trace, kept: collections.OrderedDict[int, Trace], most: int) -> None:
+    """Keeps what was used last. (The number of a kept object is given to no other.)"""
+    with _keeping:
+        kept[id(found)] = found
+        kept.move_to_end(id(found))
+        if len(kept) > most:
+            kept.popitem(last=False)
 
 
 def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
@@ -138,6 +155,7 @@ class Fused:
 
     def _forget(self) -> None:
         self._held: _Held | None = None
+        self._own: collections.OrderedDict[int, Trace] = collections.OrderedDict()
         self._compiled_for: Reach | None = None
         self._retraced = 0
         if self.triton:
@@ -188,6 +206,7 @@ class Fused:
     def _find(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
     ) -> _Held:
+        global _made
         self._check(inputs, states)
         dtypes = tuple([t.dtype for t in inputs])
         state_dtypes = None if states is None else tuple([t.dtype for t in states])
@@ -195,10 +214,13 @@ class Fused:
         reach = Reach(self.core)
         own = [place.get() for place in reach.tensors]
         captured = own + [value for value in static if isinstance(value, Tensor)]
+        if _any_requires_grad(inputs, states or (), captured):
+            _refuse_grad_transform()
         dim = inputs[0].dim()
         whole = (
             reach.key, facts, self.num_states, self.requires_grad, dtypes, state_dtypes, dim, inputs[0].device
         )  # fmt: skip
+        shape = _step_shape(inputs[0], 1)
         found = _traces.get(whole)
         if found is None:
             self._warn_of_retracing(reach)
@@ -207,20 +229,22 @@ class Fused:
                 found = _traces.get(whole)
                 if found is None:
                     found = _traces[whole] = self._make(inputs, states, captured, static)
-                    _shapes_tried.add((whole, _step_shape(inputs[0], 1)))
-                    if len(_traces) > _MOST_TRACES:
-                        del _traces[next(iter(_traces))]
-        shape = _step_shape(inputs[0], 1) if found.reads_size_at else None
-        if shape is not None and (whole, shape) not in _shapes_tried:
+                    found.shapes.add(shape)
+                    _made += 1
+        _keep(found, _recent, _MOST_RECENT)
+        _keep(found, self._own, _MOST_OWN)
+        if not found.reads_size_at:
+            shape = None
+        elif shape not in found.shapes:
             if self._make(inputs, states, captured, static).text != found.text:
                 raise TraceError(
                     f"{describe(self.core)} ({found.reads_size_at}) reads the shape of a tensor and computes "
                     f"something else at {list(shape)} than at the first shape it saw; pass such a number in "
                     'from outside, or use backend="torch"'
                 )
-            if len(_shapes_tried) > _MOST_TRACES:
-                _shapes_tried.clear()
-            _shapes_tried.add((whole, shape))
+            if len(found.shapes) > _MOST_SHAPES:
+                found.shapes.clear()
+            found.shapes.add(shape)
         if self.num_outputs is not None and found.num_outputs != self.num_outputs:
             raise ValueError(
                 f"{describe(self.core)} returned {found.num_outputs + found.num_states} values, expected "
@@ -251,10 +275,10 @@ class Fused:
             with interrupts_held(), modes_off():
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
-        if not torch.compiler.is_exporting() and not has_saved_tensors_hooks():
+        if not (torch.compiler.is_exporting() or has_saved_tensors_hooks() or under_transform()):
             return make()
-        # torch.export also records grad modes and autocast, and a checkpoint's hooks would run the network
-        # again for what tracing saves; both are of their own thread only.
+        # torch.export also records grad modes and autocast, a checkpoint's hooks would run the network again
+        # for what tracing saves, and torch.func would transform it; all are of their own thread only.
         with ThreadPoolExecutor(max_workers=1) as elsewhere:
             return elsewhere.submit(make).result()
 
@@ -281,6 +305,8 @@ class Fused:
             raise ValueError(f"flexsn: expected {self.num_inputs} inputs, found {len(inputs)}")
         if states is not None and len(states) != self.num_states:
             raise ValueError(f"flexsn: expected {self.num_states} states, found {len(states)}")
+        check_dense("input", inputs)
+        check_dense("state", states or ())
         device, shape = inputs[0].device, inputs[0].shape
         if len(shape) == 0:
             raise ValueError("flexsn: input 0 must have time as its first dimension, found a scalar")
@@ -294,12 +320,6 @@ class Fused:
                 raise RuntimeError(
                     f"flexsn: tensors are on several devices: {device} and {tensor.device}; move inputs, "
                     "states and the module to one"
-                )
-            if tensor.layout != torch.strided or tensor.is_quantized:
-                found = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-                raise TypeError(
-                    f"flexsn: inputs and states must be dense tensors, found a {found} one; use "
-                    f"{'.dequantize()' if tensor.is_quantized else '.to_dense()'}"
                 )
         for place, tensor in enumerate(inputs):
             if tensor.shape != shape:
@@ -334,6 +354,7 @@ class Fused:
         sequences: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
+        given = states
         found, states, params = self.ready(inputs, states, static)
         operators = self._operators
         trained = torch.is_grad_enabled() and _any_requires_grad(inputs, states, params)
@@ -344,16 +365,39 @@ class Fused:
             op = operators.training if sequences else operators.training_final_state
         else:
             op = operators.inference if sequences else operators.inference_final_state
-        if trained and not self.triton and torch.compiler.is_exporting():
-            # An exported graph may run where others require gradients; it must save what it was traced with.
-            wanted = self._wanted(found.text, inputs, states, params)
-            results = op(found.text, inputs, states, params, wanted)
-        elif trained and found.reaches is not None:
-            results = self._partly_connected(op, found, inputs, states, params)
+        if torch.compiler.is_compiling():
+            results = self._compiled(op, found, inputs, states, params, trained)
         else:
-            results = op(found.text, inputs, states, params)
+            if trained:
+                _refuse_grad_transform()
+            try:
+                if trained and found.reaches is not None:
+                    results = self._partly_connected(op, found, inputs, states, params)
+                else:
+                    results = op(found.text, inputs, states, params)
+            except (RuntimeError, TypeError):
+                self._check(inputs, given)  # says more of arguments that are like none of those before
+                check_dense("parameter", params)
+                raise
         outputs = found.num_outputs
         return results[:outputs], results[outputs : outputs + self.num_states]
+
+    def _compiled(
+        self,
+        op: Callable[..., list[Tensor]],
+        found: Trace,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        params: Sequence[Tensor],
+        trained: bool,
+    ) -> list[Tensor]:
+        """Results under a compiler, which is to see the plain calls."""
+        if trained and not self.triton and torch.compiler.is_exporting():
+            # An exported graph may run where others require gradients; it must save what it was traced with.
+            return op(found.text, inputs, states, params, self._wanted(found.text, inputs, states, params))
+        if trained and found.reaches is not None:
+            return self._partly_connected(op, found, inputs, states, params)
+        return op(found.text, inputs, states, params)
 
     def _partly_connected(
         self,
@@ -428,6 +472,14 @@ def differentiable(text: str) -> tuple[int, ...]:
     """Places, among inputs, states and parameters, of which a gradient can be had."""
     with modes_off():
         return tuple(ops.differentiable(text))
+
+
+def _refuse_grad_transform() -> None:
+    if under_grad_transform():
+        raise NotImplementedError(
+            "flexsn: kernels do not run under torch.func.grad (nor vjp, jacrev, ...); use "
+            'torch.autograd.grad or .backward(), or backend="torch"'
+        )
 
 
 def _any_requires_grad(*groups: Sequence[Tensor]) -> bool:

@@ -205,6 +205,26 @@ def reads_the_clock(x: Tensor, v: Tensor) -> Any:
     return x * time.time(), v  # here
 
 
+@refused(ValueError, "open()", "outside the core", WAY_OUT)
+def reads_a_file(x: Tensor, v: Tensor) -> Any:
+    return x * len(open(__file__).read()), v  # here  # noqa: SIM115
+
+
+@refused(ValueError, "eval()", WAY_OUT)
+def evaluates_text(x: Tensor, v: Tensor) -> Any:
+    return x * eval("2.0"), v  # here
+
+
+@refused(ValueError, "id()", WAY_OUT)
+def asks_for_an_id(x: Tensor, v: Tensor) -> Any:
+    return x * (id(x) % 7), v  # here
+
+
+@refused(ValueError, "hash() of a tensor", WAY_OUT)
+def hashes_a_tensor(x: Tensor, v: Tensor) -> Any:
+    return x * (hash((x, 1)) % 7), v  # here
+
+
 CALLS: list[int] = []
 COUNT = {"calls": 0}
 BUFFER = torch.zeros(3)

@@ -284,6 +284,8 @@ FUNCTIONS = [
         "scaled", HERE, "cannot be traced", 'backend="torch"'),
     row("scan with a parameter for each step", lambda: scan(scaled, X, V, [X]), ValueError,
         "scaled: torch.mul", HERE, "gives shape [4, 3], but the step's shape is [3]", "must broadcast"),
+    row("a nested tensor", lambda: made()(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])), TypeError,
+        "input 0 must be dense, found a nested tensor", "torch.nested.to_padded_tensor"),
     row("export to a format", lambda: flexsn.export(leaky, "onnx", num_states=1), ValueError,
         "flexsn.export: format must be one of triton, cuda, fsn, found 'onnx'"),
     row("export without counts", lambda: flexsn.export(lambda x, v, w: (w, v + x, w)), TypeError,

@@ -5,13 +5,20 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import ctypes
 import datetime
+import functools
+import inspect
+import io
 import itertools
 import os
+import pathlib
 import random
 import sys
 import threading
 import time
+import types
+import weakref
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -67,6 +74,27 @@ LOCAL = threading.local()
 LOCAL.scale = 2.0
 NUMBERS = array.array("d", [2.0])
 BYTES = bytearray([2])
+VIEW = memoryview(BYTES)
+SETTINGS = types.ModuleType("settings")
+SETTINGS.scale = 2.0
+SETTING = "scale"
+BY_NAME = {"scaled": Scaled()}
+BY_NAME["scaled"].scale = 2.0
+WEAK = weakref.ref(BY_NAME["scaled"])
+PROXY = weakref.proxy(BY_NAME["scaled"])
+WEAK_TABLE = weakref.WeakValueDictionary(BY_NAME)
+
+
+class Meta(type):
+    scale = 2.0
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class HidesMeta(metaclass=Meta):
+    pass
 
 
 def by(scale: Callable[[], Any]) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -97,6 +125,51 @@ SEEN: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], Any]]] 
     "a thread's own value": (by(lambda: LOCAL.scale), lambda patch: patch.setattr(LOCAL, "scale", 3.0)),
     "an array": (by(lambda: NUMBERS[0]), lambda patch: NUMBERS.__setitem__(0, 3.0)),
     "a bytearray": (by(lambda: float(BYTES[0])), lambda patch: BYTES.__setitem__(0, 3)),
+    "a view of memory": (by(lambda: float(VIEW[0])), lambda patch: BYTES.__setitem__(0, 3)),
+    "globals() by a constant key": (
+        by(lambda: globals()["SCALE"]),
+        lambda patch: patch.setattr(HERE, "SCALE", numpy.float64(3.0)),
+    ),
+    "globals().get": (
+        by(lambda: globals().get("SCALE", 1.0)),
+        lambda patch: patch.setattr(HERE, "SCALE", numpy.float64(3.0)),
+    ),
+    "a module in sys.modules": (
+        by(lambda: getattr(sys.modules[__name__], "SCALE")),  # noqa: B009
+        lambda patch: patch.setattr(HERE, "SCALE", numpy.float64(3.0)),
+    ),
+    "an attribute of a module by a constant name": (
+        by(lambda: getattr(SETTINGS, "scale", 1.0)),
+        lambda patch: patch.setattr(SETTINGS, "scale", 3.0),
+    ),
+    "an attribute of a module by a name found elsewhere": (
+        by(lambda: getattr(SETTINGS, SETTING)),
+        lambda patch: patch.setattr(SETTINGS, "scale", 3.0),
+    ),
+    "what a weak reference leads to": (
+        by(lambda: WEAK().scale),
+        lambda patch: patch.setattr(BY_NAME["scaled"], "scale", 3.0),
+    ),
+    "what a weak proxy leads to": (
+        by(lambda: PROXY.scale),
+        lambda patch: patch.setattr(BY_NAME["scaled"], "scale", 3.0),
+    ),
+    "a table of weak references": (
+        by(lambda: WEAK_TABLE["scaled"].scale),
+        lambda patch: patch.setattr(BY_NAME["scaled"], "scale", 3.0),
+    ),
+    "an attribute of a metaclass": (
+        by(lambda: OfMeta.scale),
+        lambda patch: patch.setattr(Meta, "scale", 3.0),
+    ),
+    "an attribute that hides that of a metaclass": (
+        by(lambda: HidesMeta.scale),
+        lambda patch: patch.setattr(HidesMeta, "scale", 3.0, raising=False),
+    ),
+    "sys.argv": (
+        by(lambda: 2.0 + ("more" in sys.argv)),
+        lambda patch: patch.setattr(sys, "argv", [*sys.argv, "more"]),
+    ),
     "os.environ": (
         by(lambda: float(os.environ.get("FLEXSN_TEST_SCALE", 2))),
         lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),
@@ -199,6 +272,11 @@ GENERATOR = numpy.random.default_rng(1)
 DICE = random.Random(1)
 
 
+FILE = pathlib.Path(__file__)
+TEXT = io.StringIO("2")
+INTEGER = ctypes.c_int(2)
+
+
 def imported(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     from time import monotonic
 
@@ -217,6 +295,23 @@ REFUSED = {
     r"a generator of random numbers \(Random\)": by(lambda: DICE.random()),
     "torch.is_grad_enabled": by(lambda: 2.0 if torch.is_grad_enabled() else 1.0),
     "torch.is_inference_mode_enabled": by(lambda: 2.0 if torch.is_inference_mode_enabled() else 1.0),
+    r"open\(\)": by(lambda: len(open(__file__).read())),  # noqa: SIM115
+    r"a file \(PosixPath.read_text\)": by(lambda: len(FILE.read_text())),
+    r"a file \(Path.read_bytes\)": by(lambda: len(pathlib.Path(__file__).read_bytes())),
+    r"a file \(StringIO.read\)": by(lambda: float(TEXT.read() or 0)),
+    "os.path.getsize": by(lambda: os.path.getsize(__file__)),
+    "os.getcwd": by(lambda: len(os.getcwd())),
+    r"eval\(\)": by(lambda: eval("SCALE")),
+    r"globals\(\)": by(lambda: globals()[SETTING.upper()]),
+    r"globals\(\)(?:)": by(lambda: dict.get(globals(), "SCALE")),
+    r"globals\(\)(?:)(?:)": by(lambda: (lambda: globals())()["SCALE"]),
+    r"id\(\)": lambda x, v: (x * (id(x) % 97), v),
+    r"hash\(\) of a tensor": lambda x, v: (x * (hash(x) % 97), v),
+    "sys.getrefcount": lambda x, v: (x * sys.getrefcount(x), v),
+    "sys._getframe": by(lambda: sys._getframe(1).f_lineno),
+    "inspect.currentframe": by(lambda: inspect.currentframe().f_back.f_lineno),
+    "sys.getrecursionlimit": by(lambda: getattr(sys, "getrecursionlimit")()),  # noqa: B009
+    r"memory that Python does not watch \(c_int\)": by(lambda: INTEGER.value),
     "torch.is_autocast_enabled": by(lambda: 2.0 if torch.is_autocast_enabled("cpu") else 1.0),
 }
 
@@ -244,6 +339,69 @@ def test_the_line_that_reads_the_time_is_named() -> None:
 
 def test_a_module_of_which_nothing_changing_is_read_may_be_named() -> None:
     assert FlexSN(lambda x, v: (x * len(time.tzname), v), 1, 1, 1)(X).item() == len(time.tzname)
+
+
+@functools.lru_cache
+def kept_list() -> list[float]:
+    return [2.0]
+
+
+@functools.cache
+def kept_tensor(number: float) -> Tensor:
+    return torch.tensor(number)
+
+
+@functools.lru_cache
+def kept_numbers(owner: Any, number: float) -> tuple[float, ...]:
+    return (number, 1.0)
+
+
+@pytest.mark.parametrize(
+    "core, kind",
+    [
+        (by(lambda: kept_list()[0]), "kept_list .*, a list,"),
+        (by(lambda: kept_tensor(2.0)), "kept_tensor .*, a "),
+    ],
+    ids=["list", "tensor"],
+)
+def test_what_a_cached_function_keeps_is_refused_where_it_can_change(
+    core: Callable[..., Any], kind: str
+) -> None:
+    module = FlexSN(core, 1, 1, 1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"reads what {kind}.*outside the core.*backend=\"torch\""):
+            module(X)
+    assert type(kept_tensor(2.0)) is Tensor and kept_tensor(2.0).item() == 2.0
+
+
+def test_a_cached_function_may_keep_numbers() -> None:
+    owner = Scaled()
+    assert FlexSN(by(lambda: kept_numbers(owner, 2.0)[0]), 1, 1, 1)(X).item() == 2.0
+
+
+NAMES = {"a": 2.0, 3: 4.0}
+
+
+def test_hashes_of_constants_and_dicts_of_tensors_are_fine() -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        places = {x: 2.0, v: 3.0}
+        key = "a"
+        return x * places[x] * NAMES[key] + (hash(key) == hash("a")) + hash(1.0) + hash((1, "b")) * 0, v
+
+    assert FlexSN(core, 1, 1, 1)(X).item() == 6.0
+
+
+def test_a_path_may_be_named_without_being_read() -> None:
+    assert FlexSN(by(lambda: len(FILE.suffix)), 1, 1, 1)(X).item() == 3.0
+
+
+def test_the_line_that_reads_a_file_is_named() -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x * len(FILE.read_text()), v
+
+    line = core.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"test_changes.py:{line}\) reads a file"):
+        FlexSN(core, 1, 1, 1)(X)
 
 
 @pytest.mark.parametrize(

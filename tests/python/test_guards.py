@@ -149,3 +149,129 @@ def test_a_kernel_says_nothing_of_a_reset_that_it_has_not() -> None:
     kernel = flexsn.FlexSNKernel(lambda x, v: (x, v + x), 1, 1, 1)
     with pytest.raises(ValueError, match=r"shape of one step, \[3\], found \[4\] for state 0; expand it$"):
         kernel(torch.ones(2, 3), torch.ones(4))
+
+
+# ---- torch.func, torch.jit, backward functions that raise --------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+@pytest.mark.parametrize("transform", ["grad", "vmap of grad", "vjp"])
+def test_gradients_of_torch_func_are_refused_with_the_remedy(transform: str, first: bool) -> None:
+    module = FlexSN(lambda x, v: (torch.sigmoid(x + v), v * 0.5 + x), 1, 1, 1)
+    x, number = torch.ones(4, 3), float(len(transform) + first)  # its own trace
+
+    def run(x):
+        core = lambda x, v: (torch.sigmoid(x * number + v), v + x)  # noqa: E731
+        return flexsn.scan(core, x, torch.zeros(3))[0][0].sum() + module(x).sum()
+
+    if not first:
+        run(torch.ones(4, 3, requires_grad=True)).backward()
+        module.reset()
+    calls = {
+        "grad": lambda: torch.func.grad(run)(x),
+        "vmap of grad": lambda: torch.func.vmap(torch.func.grad(run))(torch.ones(2, 4, 3)),
+        "vjp": lambda: torch.func.vjp(run, x),
+    }
+    for _ in range(2):
+        with pytest.raises(
+            NotImplementedError, match='under torch.func.grad .*use torch.autograd.grad .*backend="torch"'
+        ):
+            calls[transform]()
+
+
+def test_a_neuron_that_a_transform_does_not_touch_runs_beside_it() -> None:
+    spikes = torch.ones(4, 3)
+
+    def run(w):
+        return (w * flexsn.scan(lambda x, v: (x * 7.5 + v, v + x), spikes, torch.zeros(3))[0][0]).sum()
+
+    assert torch.func.grad(run)(torch.tensor(2.0)).item() == 4 * 3 * 7.5 + 3 * (0 + 1 + 2 + 3)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["the core", "module.part"])
+def test_a_scripted_module_is_refused_with_the_remedy(inside: bool) -> None:
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = torch.jit.script(nn.PReLU())
+
+        def forward(self, x):
+            return self.part(x)
+
+    core = Around() if inside else torch.jit.script(nn.ReLU())
+    where = r"module.part \(PReLU\)" if inside else r"the core \(ReLU\)"
+    with pytest.raises(ValueError, match=rf'{where} is compiled by torch.jit.*module.*backend="torch"'):
+        FlexSN(core, num_inputs=1, num_states=0)(torch.ones(4, 3))
+
+
+class Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return (x >= 0).to(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise KeyError("not there")
+
+
+def test_a_backward_that_raises_is_named_with_its_line_and_inference_runs() -> None:
+    module = FlexSN(lambda x, v: (Raises.apply(x + v), v + x), 1, 1, 1)
+    assert module(torch.ones(4, 3)).sum() == 12
+    module.reset()
+    line = Raises.backward.__code__.co_firstlineno + 2
+    with pytest.raises(RuntimeError, match=rf"<lambda> \(.*guards.py:{line}\): .* KeyError: 'not there'"):
+        module(torch.ones(4, 3, requires_grad=True))
+
+
+# ---- tensors with no memory of their own -------------------------------------------------------------------
+
+
+def freed() -> torch.Tensor:
+    tensor = torch.ones(4, 3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+ODD = {
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(4, 3)] * 2), "a nested tensor; pad it"),
+    "jagged": (
+        lambda: torch.nested.nested_tensor([torch.ones(4, 3)] * 2, layout=torch.jagged),
+        "a nested tensor; pad it",
+    ),
+    "masked": (
+        lambda: torch.masked.masked_tensor(torch.ones(4, 3), torch.ones(4, 3) > 0),
+        "a masked tensor; fill it",
+    ),
+    "freed": (freed, "memory was freed .*; make it anew"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+@pytest.mark.parametrize("kind", ODD)
+def test_an_input_that_is_not_dense_is_named(kind: str, first: bool) -> None:
+    make, text = ODD[kind]
+
+    def core(x, v):
+        return x + v, v * 0.5
+
+    if not first:
+        flexsn.scan(core, torch.ones(4, 3), torch.zeros(3))
+    with pytest.raises(TypeError, match=f"input 0 must be dense, found .*{text}"):
+        flexsn.scan(core, make(), torch.zeros(3))
+
+
+def test_a_state_whose_memory_was_freed_is_named() -> None:
+    def core(x, v):
+        return x + v, v * 0.25
+
+    for _ in range(2):
+        with pytest.raises(TypeError, match="state 0 must be dense, found .*freed"):
+            flexsn.scan(core, torch.ones(2, 4, 3), freed())
+        flexsn.scan(core, torch.ones(2, 4, 3), torch.zeros(4, 3))
+
+
+def test_a_parameter_whose_memory_was_freed_is_named() -> None:
+    weight = freed()
+    with pytest.raises(TypeError, match="parameter 0 must be dense, found .*freed"):
+        flexsn.scan(lambda x, v: (x * weight + v, v * 0.125), torch.ones(2, 4, 3), torch.zeros(4, 3))

@@ -5,6 +5,8 @@ FLEXSN_LONG_TESTS=1 adds those that take longer than some seconds.
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from cores import by_loop
 
 import torch
-from flexsn import FlexSN, neurons, surrogate
+from flexsn import FlexSN, fused, neurons, surrogate
 from torch import Tensor, nn
 
 ops = torch.ops.flexsn
@@ -250,3 +252,53 @@ def test_values_nested_too_deep_are_refused_and_a_ring_is_not() -> None:
 def test_a_surrogate_of_too_many_terms_is_refused(terms: int) -> None:
     with pytest.raises(ValueError, match=f"n must be a whole number from 2 to 64, found {terms}"):
         surrogate.SquarewaveFourierSeries(n=terms)
+
+
+# ---- what a process keeps ----------------------------------------------------------------------------------
+
+
+def leaving(factor: float) -> Callable[..., Any]:
+    return lambda x, v: (x + v * factor, v * factor + x)
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The table of traces, where making one costs nothing: none of what is counted is in it."""
+    made = fused.Fused(leaving(0.5), 1, 1, 1).trace_of([torch.ones(2, 3)], None, ())
+    monkeypatch.setattr(fused, "trace", lambda *arguments: dataclasses.replace(made, shapes=set()))
+    gc.collect()
+    return fused._traces
+
+
+def test_a_thousand_cores_made_and_dropped_leave_a_bounded_table(traces: Any) -> None:
+    x = torch.ones(2, 3)
+    for number in range(1000):
+        fused.Fused(leaving(1.0 + number), 1, 1, 1).trace_of([x], None, ())
+    gc.collect()
+    assert len(fused._recent) == 64
+    assert len(traces) < 64 + 300  # those of other tests that are still held
+
+
+def test_a_thousand_changed_numbers_leave_a_bounded_table(traces: Any) -> None:
+    class Leak(torch.nn.Module):
+        def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            return x + v * self.factor, v
+
+    core, x = Leak(), torch.ones(2, 3)
+    neuron = fused.Fused(core, 1, 1, 1)
+    before = len(traces)
+    for number in range(1000):
+        core.factor = 2000.0 + number
+        neuron.trace_of([x], None, ())
+    gc.collect()
+    assert len(neuron._own) == 16 and len(traces) <= before + 64 + 16
+
+
+def test_more_living_neurons_than_are_kept_are_traced_once_each(traces: Any) -> None:
+    neurons, x = [fused.Fused(leaving(5000.0 + i), 1, 1, 1) for i in range(100)], torch.ones(2, 3)
+    before = fused.trace_count()
+    for _ in range(3):
+        for neuron in neurons:
+            neuron.trace_of([x], None, ())  # the first call after a reset
+            neuron.trace_of([x], [torch.zeros(3)], ())
+    assert fused.trace_count() == before + 200

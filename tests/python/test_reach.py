@@ -20,7 +20,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flexsn._reach import Reach, _is_closed, describe, difference, source_of
+from flexsn._closed import is_closed
+from flexsn._reach import Reach, describe, difference, source_of
 
 TAU = 2.0
 SHARED_WEIGHT = torch.ones(3)
@@ -432,7 +433,7 @@ def test_file_of_the_user_named_like_a_standard_module_is_looked_into(
         assert after(user_module.core, lambda: setattr(user_module, "ALPHA", 3.0)) == CHANGED
     finally:
         sys.modules.pop("colorsys")
-        _is_closed.cache_clear()
+        is_closed.cache_clear()
 
 
 @pytest.mark.parametrize(
