@@ -105,8 +105,7 @@ FlexSN learning(FlexSNOptions options = {}) {
 
 class TorchModule : public ::testing::Test {
  protected:
-  void SetUp() override { torch::manual_seed(5); }
-  Tensor x = 2 * torch::randn({7, 2, 3, 4});
+  Tensor x = (torch::manual_seed(5), 2 * torch::randn({7, 2, 3, 4}));
 };
 
 // ---- what is computed
