@@ -6,6 +6,7 @@
 #include "executable.h"
 #include "gpu_memory.h"
 #include "random.h"
+#include "user_error.h"
 
 namespace flexsn::test {
 namespace {
@@ -96,16 +97,6 @@ void expect_same(const Array& expected, const Array& found, const std::string& w
     ASSERT_TRUE(same || (expected[n] != expected[n] && found[n] != found[n]))
         << what << " at " << n << ": " << expected[n] << " and " << found[n];
   }
-}
-
-template <class Call>
-std::string error(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }

@@ -3,19 +3,10 @@
 
 #include "error.h"
 #include "executable.h"
+#include "user_error.h"
 
 namespace flexsn {
 namespace {
-
-template <class Call>
-std::string error(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(Kernel, AParallelForOfTheCallersIsHeldToItsRule) {
   const Neuron doubled = neuron("doubled", [](Step& s) { s.output("y", s.input("x") * 2.0); });

@@ -11,6 +11,7 @@
 #include "bind.h"
 #include "kernels.h"
 #include "random.h"
+#include "user_error.h"
 
 namespace flexsn {
 namespace {
@@ -27,16 +28,6 @@ const std::string early_problem = [] {
 }();
 
 /// The text of the UserError that `call` throws.
-template <class Call>
-std::string error(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 std::vector<std::string> targets() {
   std::vector<std::string> names = {"interpreter"};
   if (cpu_absent().empty()) names.push_back("cpu");

@@ -365,16 +365,13 @@ class Fused:
             op = operators.training if sequences else operators.training_final_state
         else:
             op = operators.inference if sequences else operators.inference_final_state
-        if torch.compiler.is_compiling():
-            results = self._compiled(op, found, inputs, states, params, trained)
+        if torch.compiler.is_compiling():  # a compiler is to see the plain calls
+            results = self._results(op, found, inputs, states, params, trained)
         else:
             if trained:
                 _refuse_grad_transform()
             try:
-                if trained and found.reaches is not None:
-                    results = self._partly_connected(op, found, inputs, states, params)
-                else:
-                    results = op(found.text, inputs, states, params)
+                results = self._results(op, found, inputs, states, params, trained)
             except (RuntimeError, TypeError):
                 self._check(inputs, given)  # says more of arguments that are like none of those before
                 check_dense("parameter", params)
@@ -382,7 +379,7 @@ class Fused:
         outputs = found.num_outputs
         return results[:outputs], results[outputs : outputs + self.num_states]
 
-    def _compiled(
+    def _results(
         self,
         op: Callable[..., list[Tensor]],
         found: Trace,
@@ -391,7 +388,7 @@ class Fused:
         params: Sequence[Tensor],
         trained: bool,
     ) -> list[Tensor]:
-        """Results under a compiler, which is to see the plain calls."""
+        """What the operator gives: outputs and states."""
         if trained and not self.triton and torch.compiler.is_exporting():
             # An exported graph may run where others require gradients; it must save what it was traced with.
             return op(found.text, inputs, states, params, self._wanted(found.text, inputs, states, params))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._checks import check_dense
 from .eager import sequence_length
 from .fused import Fused
 
@@ -35,8 +34,6 @@ def scan(
     inputs, states, params = _listed("inputs", inputs), _listed("states", states), _listed("params", params)
     if not inputs:
         raise ValueError("flexsn.scan: there must be an input, whose leading dimension is time")
-    if any([isinstance(x, Tensor) and x.is_nested for x in inputs]):  # they have no sizes to ask for
-        check_dense("input", inputs)
     sequence_length(inputs, None)
     for place, state in enumerate(states):
         if not isinstance(state, Tensor):
