@@ -315,6 +315,19 @@ TEST(Cpu, TheSignOfAZeroOutlivesAConversionAndAnExtreme) {
       }
 }
 
+TEST(Cpu, TheSignOfAZeroOutlivesWhatComesAfterAProductAndSum) {
+  for (const std::string type : {"f32", "f64"})
+    for (const std::string then : {"neg %b", "mul %b, -1", "sub -0, %b"}) {
+      const Graph graph = parse_neuron(join("neuron n {\n  input x : ", type, "\n  param p : ", type,
+                                            " per_step = 1\n  %b = fma %p, 8, 0\n  %c = ", then,
+                                            "\n  %d = copysign 1, %c\n  output y = %d : ", type, "\n}\n"))
+                              .graph(Mem::f32);
+      const CpuKernel kernel(plan_of(graph, Kind::inference, {}, {{"p", Map::scalar}}), no_store);
+      for (std::uint64_t seed = 0; seed < 8; ++seed)
+        EXPECT_EQ(broken(kernel, {.steps = 40, .elements = 3}, seed), "") << type << " " << then;
+    }
+}
+
 constexpr int shards = 8;  // which ctest can run side by side
 
 class CpuRandomGraphs : public testing::TestWithParam<int> {};
