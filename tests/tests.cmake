@@ -92,13 +92,21 @@ if(GTest_FOUND)
     endif()
     find_program(FLEXSN_CROSS_CC ${cross}-linux-gnu-gcc)
     find_program(FLEXSN_QEMU qemu-${cross})
-    if(FLEXSN_CROSS_CC AND FLEXSN_QEMU)
+    set(cross_works FALSE)
+    if(FLEXSN_CROSS_CC AND FLEXSN_QEMU)  # the compiler comes without its C library
+      execute_process(COMMAND ${FLEXSN_CROSS_CC} -E -include stdio.h -x c /dev/null
+        RESULT_VARIABLE cross_fails OUTPUT_QUIET ERROR_QUIET)
+      if(cross_fails EQUAL 0)
+        set(cross_works TRUE)
+      endif()
+    endif()
+    if(cross_works)
       target_sources(flexsn_tests PRIVATE
         tests/cpu_cross_test.cpp)
       target_compile_definitions(flexsn_tests PRIVATE
         FLEXSN_CROSS_CC="${FLEXSN_CROSS_CC}" FLEXSN_QEMU="${FLEXSN_QEMU}")
     else()
-      flexsn_left_out("the test of CPU kernels on ${cross}" "not found: ${cross}-linux-gnu-gcc with qemu-${cross}")
+      flexsn_left_out("the test of CPU kernels on ${cross}" "not found: ${cross}-linux-gnu-gcc and its C library, qemu-${cross}")
     endif()
   endif()
 

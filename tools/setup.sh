@@ -23,6 +23,7 @@ build      llvm-19-dev        optional CPU kernels
 build      libzstd-dev        optional CPU kernels
 build      zlib1g-dev         optional CPU kernels
 build      cross-compiler     optional the test of CPU kernels on the other architecture
+build      cross-libc         optional the test of CPU kernels on the other architecture
 build      qemu-user          optional the test of CPU kernels on the other architecture
 build      python3-venv       optional the test beside other copies of LLVM
 lint       clang-format-19    optional the format check
@@ -34,6 +35,7 @@ fuzz       libclang-rt-19-dev optional the fuzzers
 cross=aarch64
 [ "$(uname -m)" = aarch64 ] && cross=x86_64
 needs=${needs/cross-compiler/gcc-${cross/_/-}-linux-gnu}
+needs=${needs/cross-libc/libc6-dev-$([ $cross = aarch64 ] && echo arm64 || echo amd64)-cross}
 
 on_path() { command -v "$1" >/dev/null; }
 
@@ -65,6 +67,7 @@ has() {
     libzstd-dev) [[ $headers == *'"zstd.h"'* ]] ;;
     zlib1g-dev) [[ $headers == *'"zlib.h"'* ]] ;;
     gcc-*-linux-gnu) on_path "$cross-linux-gnu-gcc" ;;
+    libc6-dev-*-cross) echo '#include <stdio.h>' | "$cross-linux-gnu-gcc" -E - >/dev/null 2>&1 ;;
     qemu-user) on_path "qemu-$cross" ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     clang-format-19) tools/clang_format.sh >/dev/null ;;
