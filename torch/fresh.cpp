@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "error.h"
 #include "kept_memory.h"
 
 namespace flexsn {
@@ -33,7 +34,10 @@ class LargeTensors final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     auto block = std::make_unique<Block>();
     const std::optional<Block> found = kept_memory().take(bytes);
-    if (!found) return c10::GetDefaultCPUAllocator()->allocate(bytes);  // which says what is wrong
+    // Torch's own allocator promises on some machines what they do not have.
+    if (!found)
+      C10_THROW_ERROR(Error, join("flexsn: there is not enough memory for a result of ", bytes,
+                                  " bytes; use fewer steps or smaller ones at a time"));
     *block = *found;
     void* start = block->start;
     c10::profiledCPUMemoryReporter().New(start, bytes);
