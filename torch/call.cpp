@@ -1,5 +1,6 @@
 #include "call.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -97,6 +98,17 @@ class Call {
     if (tensor.sizes() != at::IntArrayRef(shape))
       fail(what, " must have shape ", text_of(shape), ", found ", text_of(tensor.sizes().vec()), remedy);
     if (tensor.layout() != at::kStrided) fail(what, " must be a dense tensor; use .to_dense()");
+    check_memory(what, tensor);
+  }
+
+  /// Storage can be made smaller under a tensor.
+  static void check_memory(const Name& what, const at::Tensor& tensor) {
+    if (tensor._is_zerotensor()) return;
+    const std::size_t needed = at::detail::computeStorageNbytes(
+        tensor.sizes(), tensor.strides(), tensor.element_size(), tensor.storage_offset());
+    if (const std::size_t found = tensor.storage().nbytes(); needed > found)
+      fail(what, " is a tensor whose memory was freed: it needs a storage of ", needed, " bytes, found ",
+           found, "; make it anew");
   }
 
   /// [T, step shape]: rows with any distance between them are read where they are, others are copied.

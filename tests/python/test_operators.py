@@ -558,6 +558,37 @@ def test_wrong_arguments_are_named(inputs, states, params, text, name, device):
         getattr(ops, name)(params_text(), *moved)
 
 
+def shrunk(tensor: Tensor, by: int = 1) -> Tensor:
+    """The same tensor with less memory than its shape needs."""
+    tensor = tensor.detach().clone()
+    tensor.untyped_storage().resize_(max(0, tensor.untyped_storage().nbytes() - by))
+    return tensor
+
+
+@pytest.mark.parametrize("by", [1, 10**6], ids=["a byte", "all"])
+@pytest.mark.parametrize("place, what", [(0, "input"), (1, "state"), (2, "parameter")])
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_tensor_with_too_little_memory_is_refused(name, place, what, by):
+    groups = [[torch.randn(4, 3)], [torch.randn(3)], [torch.tensor(0.5), torch.ones(3)]]
+    full = groups[place][-1].untyped_storage().nbytes()
+    groups[place][-1] = shrunk(groups[place][-1], by)
+    found = max(0, full - by)
+    text = rf"{what} \d is a tensor whose memory was freed: it needs .* {full} bytes, found {found}; make it"
+    with pytest.raises(ValueError, match=text):
+        getattr(ops, name)(params_text(), *groups)
+
+
+def test_views_need_the_memory_they_reach():
+    x = torch.randn(4, 8)
+    args = params_text(), [x[:, 2:5]], [], [torch.tensor(0.5), torch.ones(3)]
+    ops.inference(*args)
+    x.untyped_storage().resize_((3 * 8 + 5) * 4)  # to the last entry that the view has
+    ops.inference(*args)
+    x.untyped_storage().resize_((3 * 8 + 5) * 4 - 1)
+    with pytest.raises(ValueError, match="input 0 is a tensor whose memory was freed"):
+        ops.inference(*args)
+
+
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_parameter_must_broadcast_to_a_step(name):
     x, p = torch.randn(4, 3), torch.tensor(0.5)
@@ -649,6 +680,7 @@ def backward_of_square() -> list[Any]:
         (RESULTS, lambda a: [None] * len(a), ValueError, "backward reads result ., which is missing"),
         (RESULTS, lambda a: [r if r is None else r[:1] for r in a], ValueError, r"have shape \[.*found \[1"),
         (RESULTS, lambda a: [r if r is None else r.double() for r in a], ValueError, "Float, found Double"),
+        (RESULTS, lambda a: [r if r is None else shrunk(r) for r in a], ValueError, "memory was freed"),
         (SHAPE, lambda a: [], ValueError, r"the shape must be \[T, step shape\], found \[\]"),
         (SHAPE, lambda a: [21, 3], ValueError, r"must have shape \[21, 3\]"),
         (SHAPE, lambda a: [20, 4], ValueError, r"must have shape \[20, 4\]|\[4\]"),
