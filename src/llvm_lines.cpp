@@ -202,8 +202,8 @@ std::string LlvmLines::intrinsic(std::string_view name, Type result, const Type*
   const std::string value = line("call ", type(result), " @", name, ".", types_in_name, "(", arguments, ")");
   // AArch64 has a scalar instruction for -a * b - c, which LLVM 19 takes for -(a * b + c): the other zero.
   if (name != "llvm.fma" || lanes_ > 1 || is_x86(isa_)) return value;
-  return line("call ", type(result), " @llvm.arithmetic.fence.", suffix(result), "(", type(result), " ", value,
-              ")");
+  return line("call ", type(result), " @llvm.arithmetic.fence.", suffix(result), "(", type(result), " ",
+              value, ")");
 }
 
 std::string LlvmLines::divide(std::string_view how, const std::string& a, const std::string& b) {

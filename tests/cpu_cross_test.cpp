@@ -227,7 +227,8 @@ class Cross : public testing::Test {
 TEST_F(Cross, TheOtherArchitectureGivesTheSameBits) {
   add_all(is_x86(host_isa()) ? Isa::neon : Isa::x86_64_v3);
   write_program();
-  // Debian's libm.a for x86-64 is a script that names the archive by the place it would have on such a machine.
+  // Debian's libm.a for x86-64 is a script that names the archive by the place it would have on such a
+  // machine.
   const std::string libm = join("$(ls $(dirname $(", FLEXSN_CROSS_CC,
                                 " -print-file-name=libc.a))/libm-*.a 2>/dev/null || echo -lm)");
   ASSERT_NO_FATAL_FAILURE(
