@@ -11,19 +11,19 @@ namespace {
 constexpr std::int64_t alignment = 256;
 
 // Places in sum_entries().
-constexpr std::size_t reduce_f32 = 0, reduce_f64 = 1;
+std::size_t reduce_entry(Mem mem, bool whole) { return (mem == Mem::f64 ? 1u : 0u) + (whole ? 2u : 0u); }
 
 std::size_t store_entry(Mem mem) {
   switch (mem) {
     case Mem::f32:
-      return 2;
-    case Mem::f64:
-      return 3;
-    case Mem::f16:
       return 4;
+    case Mem::f64:
+      return 5;
+    case Mem::f16:
+      return 6;
     default:
       internal_check(mem == Mem::bf16, "only floats have gradients");
-      return 5;
+      return 7;
   }
 }
 
@@ -43,11 +43,11 @@ bool is_dense(const SumPlan& plan, const ParamGradient& gradient) {
 }  // namespace
 
 std::vector<std::string> sum_entries() {
-  return {"flexsn_reduce_f32", "flexsn_reduce_f64", "flexsn_store_f32",
-          "flexsn_store_f64",  "flexsn_store_f16",  "flexsn_store_bf16"};
+  return {"flexsn_reduce_f32", "flexsn_reduce_f64", "flexsn_reduce_whole_f32", "flexsn_reduce_whole_f64",
+          "flexsn_store_f32",  "flexsn_store_f64",  "flexsn_store_f16",        "flexsn_store_bf16"};
 }
 
-std::int64_t ReduceLaunch::results() const { return outer * blocks_for(n, cuda_reduce_block) * inner; }
+std::int64_t ReduceLaunch::left() const { return whole ? 1 : blocks_for(n, cuda_reduce_block); }
 
 bool sums_by_blocks(const Shape& step, const Shape& param, std::int64_t block) {
   const std::vector<Dimension> dimensions = merged_dimensions(step, param);
@@ -72,8 +72,19 @@ SumPlan sum_plan(const Buffer& buffer, const ParamGradient& gradient, const Shap
       inner *= dimensions[d].size;
       continue;
     }
-    for (std::int64_t n = dimensions[d].size; n > 1; n = blocks_for(n, cuda_reduce_block))
-      plan.launches.push_back({outer, n, inner});
+    const std::int64_t size = dimensions[d].size;
+    // Kept and summed dimensions take turns, so two sums are often those around channels.
+    if (d >= 2 && inner == 1 && cuda_reduces_whole(dimensions[d - 2].size, dimensions[d - 1].size, size)) {
+      inner = dimensions[d - 1].size;
+      if (outer > 0) outer /= inner * dimensions[d - 2].size;
+      plan.launches.push_back({outer, dimensions[d - 2].size, inner, size, true});
+      d -= 2;
+      continue;
+    }
+    for (std::int64_t n = size; n > 1; n = plan.launches.back().left()) {
+      const bool whole = n > cuda_reduce_block && inner == 1 && cuda_reduces_whole(n, inner, 1);
+      plan.launches.push_back({.outer = outer, .n = n, .inner = inner, .whole = whole});
+    }
   }
   plan.direct = plan.launches.empty() && gradient.mem == buffer.mem;
   if (plan.direct) return plan;
@@ -94,10 +105,16 @@ void finish_sums(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& b
     ReduceLaunch launch = plan.launches[i];
     const bool last = i + 1 == plan.launches.size();
     void* to = last && ends_there ? gradient.to : other;
-    void* parameters[] = {&from, &to, &launch.outer, &launch.n, &launch.inner};
-    cuda.sums().launch(gpu, buffer.mem == Mem::f64 ? reduce_f64 : reduce_f32,
-                       cuda_reduce_blocks(launch.outer, launch.n, launch.inner), cuda_reduce_threads, stream,
-                       parameters);
+    const std::size_t entry = reduce_entry(buffer.mem, launch.whole);
+    if (launch.whole) {
+      void* parameters[] = {&from, &to, &launch.n, &launch.inner, &launch.tail};
+      cuda.sums().launch(gpu, entry, launch.outer * launch.inner, cuda_reduce_whole_threads, stream,
+                         parameters);
+    } else {
+      void* parameters[] = {&from, &to, &launch.outer, &launch.n, &launch.inner};
+      cuda.sums().launch(gpu, entry, cuda_reduce_blocks(launch.outer, launch.n, launch.inner),
+                         cuda_reduce_threads, stream, parameters);
+    }
     other = from;
     from = to;
   }

@@ -10,11 +10,14 @@ namespace flexsn {
 /// Of emit_cuda_reduce.
 std::vector<std::string> sum_entries();
 
-/// One launch: [outer, n, inner] becomes [outer, ceil(n / cuda_reduce_block), inner].
+/// One launch: [outer, n, inner, tail] becomes [outer, inner] where it is whole, else the tail is 1 and
+/// [outer, n, inner] becomes [outer, ceil(n / cuda_reduce_block), inner].
 struct ReduceLaunch {
-  std::int64_t outer = 1, n = 1, inner = 1;
+  std::int64_t outer = 1, n = 1, inner = 1, tail = 1;
+  bool whole = false;
 
-  std::int64_t results() const;
+  std::int64_t left() const;  ///< of n
+  std::int64_t results() const { return outer * left() * inner; }
   bool operator==(const ReduceLaunch&) const = default;
 };
 

@@ -69,13 +69,6 @@ void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void*
                "copy memory");
 }
 
-void cuda_zero(void* to, std::int64_t bytes, int device, void* stream) {
-  const Driver& driver = Cuda::standard().driver;
-  const CurrentGpu current(driver, driver.gpu(device));
-  driver.check(driver.functions().cuMemsetD8Async(address(to), 0, static_cast<std::size_t>(bytes), stream),
-               "write zeros");
-}
-
 void cuda_write(void* to, const void* from, std::int64_t bytes, int device, void* stream) {
   const Driver& driver = Cuda::standard().driver;
   const CurrentGpu current(driver, driver.gpu(device));

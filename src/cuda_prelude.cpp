@@ -307,8 +307,9 @@ __device__ __forceinline__ T flexsn_tree(const T (&values)[V]) {
 }
 )"},
     {"flexsn_block_sum", R"(
-// The same over the threads of a block, of which there are a power of two; thread 0 gets it.
-template <int threads, class T>
+// The same over the threads of a block, of which there are a power of two; thread 0 gets it. Each place has room
+// of its own, so that no warp waits for the first one's sum.
+template <int threads, int place, class T>
 __device__ __forceinline__ T flexsn_block_sum(T x) {
   constexpr int lanes = threads < 32 ? threads : 32, warps = threads / lanes;
   constexpr unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
@@ -323,7 +324,6 @@ __device__ __forceinline__ T flexsn_block_sum(T x) {
 #pragma unroll
     for (int distance = 1; distance < warps; distance *= 2) x = x + __shfl_down_sync(all, x, distance);
   }
-  __syncthreads();  // the next sum uses the same room
   return x;
 }
 )"},

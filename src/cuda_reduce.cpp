@@ -74,6 +74,40 @@ extern "C" __global__ void __launch_bounds__(THREADS) flexsn_reduce_f64(
   flexsn_reduce(from, to, outer, n, inner);
 }
 
+// A block adds all that one result needs: leaves of four, then sums over the threads. A tail that is no power of
+// two is filled with -0, so that the tree over n x tail is that over each tail, then over n.
+template <class T>
+__device__ __forceinline__ void flexsn_reduce_whole(
+    const T* from, T* to, long long n, long long inner, long long tail) {
+  const long long outer = blockIdx.x / inner, column = blockIdx.x % inner;
+  int bits = 0;  // of a place in a filled tail
+  while ((1 << bits) < tail) ++bits;
+  const auto leaf = [&](int number) {
+    T values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = (number * WHOLE_THREADS + threadIdx.x) * 4 + i;
+      const int row = at >> bits, end = at - (row << bits);
+      values[i] = row < n && end < tail ? from[((outer * n + row) * inner + column) * tail + end] : T(-0.0);
+    }
+    return flexsn_tree(values);
+  };
+  const T leaves[] = {leaf(0), leaf(1), leaf(2), leaf(3)};
+  const T sums[] = {
+      flexsn_block_sum<WHOLE_THREADS, 0>(leaves[0]), flexsn_block_sum<WHOLE_THREADS, 1>(leaves[1]),
+      flexsn_block_sum<WHOLE_THREADS, 2>(leaves[2]), flexsn_block_sum<WHOLE_THREADS, 3>(leaves[3])};
+  if (threadIdx.x == 0) to[blockIdx.x] = flexsn_tree(sums);
+}
+
+extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) flexsn_reduce_whole_f32(
+    const float* from, float* to, long long n, long long inner, long long tail) {
+  flexsn_reduce_whole(from, to, n, inner, tail);
+}
+extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) flexsn_reduce_whole_f64(
+    const double* from, double* to, long long n, long long inner, long long tail) {
+  flexsn_reduce_whole(from, to, n, inner, tail);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) flexsn_store_f32(
     const float* from, float* to, long long count) {
   const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
@@ -96,6 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flexsn_store_bf16(
 }
 )";
 
+constexpr std::int64_t most_in_whole = 4 * 4 * cuda_reduce_whole_threads;  // a power of two
+
 std::int64_t power_of_two(std::int64_t at_least, std::int64_t most) {
   return std::min(most, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(at_least))));
 }
@@ -105,7 +141,15 @@ std::int64_t power_of_two(std::int64_t at_least, std::int64_t most) {
 std::string emit_cuda_reduce() {
   const std::string body(text);
   return join("// Sums of parameter gradients, written by flexsn.\n\n", cuda_prelude(body),
-              "constexpr int THREADS = ", cuda_reduce_threads, ", BLOCK = ", cuda_reduce_block, ";\n", body);
+              "constexpr int THREADS = ", cuda_reduce_threads, ", BLOCK = ", cuda_reduce_block,
+              ", WHOLE_THREADS = ", cuda_reduce_whole_threads, ";\n", body);
+}
+
+bool cuda_reduces_whole(std::int64_t n, std::int64_t inner, std::int64_t tail) {
+  // Columns are read by single entries, which is no way to read much.
+  return n <= most_in_whole && tail <= most_in_whole &&
+         n * power_of_two(tail, most_in_whole) <= most_in_whole &&
+         (inner == 1 || n * inner * tail <= 4 * most_in_whole);
 }
 
 std::int64_t cuda_reduce_blocks(std::int64_t outer, std::int64_t n, std::int64_t inner) {

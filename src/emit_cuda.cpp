@@ -176,8 +176,8 @@ class ModuleEmitter {
       for (std::size_t s = 0; s < scope_.sums.size(); ++s) {
         if (scope_.sums[s].empty()) continue;
         const std::string total = scope_.sums[s] + "_total";
-        lines_.line("const ", cuda_type(plan_.sums[s].type), " ", total,
-                    " = flexsn_block_sum<threads>(flexsn_tree(sums.", scope_.sums[s], "));");
+        lines_.line("const ", cuda_type(plan_.sums[s].type), " ", total, " = flexsn_block_sum<threads, ", s,
+                    ">(flexsn_tree(sums.", scope_.sums[s], "));");
         lines_.line("if (threadIdx.x == 0) run.", scope_.sums[s], "[blockIdx.x] = ", total, ";");
       }
     }

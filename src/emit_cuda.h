@@ -60,12 +60,18 @@ CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const C
 ///     [outer, n, inner]; `to` is [outer, ceil(n / cuda_reduce_block), inner]: aligned blocks of the middle
 ///     dimension by the tree of reduce.h. Launched with `threads` = cuda_reduce_threads and blocks as
 ///     cuda_reduce_blocks says.
+///   flexsn_reduce_whole_f32, _f64 (from, to, long long n, long long inner, long long tail): `from` is
+///     [outer, n, inner, tail]; `to` is [outer, inner]: the tail, then the dimension before the inner one by
+///     that tree, where cuda_reduces_whole. Launched with outer * inner blocks of cuda_reduce_whole_threads.
 ///   flexsn_store_f32, _f64, _f16, _bf16 (from, to, long long count): rounds sums to a parameter's memory
 ///     type (f16 and bf16 from f32). Launched with cuda_reduce_threads threads, ceil(count / threads) blocks.
 std::string emit_cuda_reduce();
 inline constexpr int cuda_reduce_threads = 256;
 inline constexpr int cuda_reduce_block = 1024;  ///< a power of two
+inline constexpr int cuda_reduce_whole_threads = 1024;
 std::int64_t cuda_reduce_blocks(std::int64_t outer, std::int64_t n, std::int64_t inner);
+/// Few enough for a block of threads each?
+bool cuda_reduces_whole(std::int64_t n, std::int64_t inner, std::int64_t tail);
 
 /// What NVRTC is given beside the text and the architecture, so that every operation rounds as written.
 inline constexpr const char* cuda_compile_options[] = {"--fmad=false", "--std=c++17", "--prec-div=true",

@@ -73,8 +73,6 @@ int cuda_device_count();
 std::optional<int> cuda_device_of(const void* data, int asking);
 /// Copies on a device, queued on a stream of it.
 void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void* stream);
-/// Writes zeros on a device, queued on a stream of it.
-void cuda_zero(void* to, std::int64_t bytes, int device, void* stream);
 /// Writes a few bytes of the host's memory on a device, queued on a stream of it; they are read at once.
 void cuda_write(void* to, const void* from, std::int64_t bytes, int device, void* stream);
 /// Memory of a device that is there from here on in the order of a stream, until it is given back in it.

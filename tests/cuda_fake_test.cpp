@@ -462,16 +462,19 @@ TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
 
 // ---- sums of parameter gradients -------------------------------------------------------------------
 
-/// What the reduce kernel promises: blocks of the middle dimension, each by the tree.
+/// What the reduce kernels promise: the tail, then parts of the dimension before the inner one, by the tree.
 template <class F>
 std::vector<F> launched(const std::vector<F>& from, const ReduceLaunch& launch) {
+  const std::int64_t rows = launch.outer * launch.n * launch.inner;
+  const std::vector<F> tails = reduce(from, {rows, launch.tail}, {rows, 1});
+  const std::int64_t part = launch.whole ? launch.n : cuda_reduce_block;
   std::vector<F> to;
   for (std::int64_t o = 0; o < launch.outer; ++o)
-    for (std::int64_t first = 0; first < launch.n; first += cuda_reduce_block)
+    for (std::int64_t first = 0; first < launch.n; first += part)
       for (std::int64_t i = 0; i < launch.inner; ++i) {
         std::vector<F> column;
-        for (std::int64_t n = first; n < std::min<std::int64_t>(launch.n, first + cuda_reduce_block); ++n)
-          column.push_back(from[static_cast<std::size_t>((o * launch.n + n) * launch.inner + i)]);
+        for (std::int64_t n = first; n < std::min(launch.n, first + part); ++n)
+          column.push_back(tails[static_cast<std::size_t>((o * launch.n + n) * launch.inner + i)]);
         to.push_back(reduce(column, {static_cast<std::int64_t>(column.size())}, {})[0]);
       }
   EXPECT_EQ(static_cast<std::int64_t>(to.size()), launch.results());
@@ -487,6 +490,7 @@ TEST(CudaSums, LaunchesHaveTheOrderOfReduce) {
                       {{1, 1}, {1}},
                       {{1024}, {}},
                       {{1025}, {}},
+                      {{16384}, {}},
                       {{30003}, {}},
                       {{2, 3, 5, 7}, {3, 1, 7}},
                       {{33, 9}, {9}},
@@ -494,6 +498,7 @@ TEST(CudaSums, LaunchesHaveTheOrderOfReduce) {
                       {{4, 512}, {4, 1}},
                       {{4, 500}, {4, 1}},
                       {{3, 4, 16, 32}, {4, 1, 1}},
+                      {{64, 30, 49}, {30, 1}},
                       {{2, 4, 2, 256}, {1, 4, 1, 256}},
                       {{20, 8}, {20, 8}},
                       {{4, 1, 6}, {4, 1, 1}}};
@@ -528,7 +533,7 @@ TEST(CudaSums, LaunchesHaveTheOrderOfReduce) {
         EXPECT_EQ(plan.direct, plan.launches.empty());
         EXPECT_GE(plan.bytes - plan.results_at, static_cast<std::int64_t>(most * sizeof(float)));
       }
-  EXPECT_EQ(by_blocks, 12);
+  EXPECT_EQ(by_blocks, 14);
 }
 
 TEST(CudaSums, BlocksMustBePartsOfTheTree) {
@@ -542,11 +547,18 @@ TEST(CudaSums, BlocksMustBePartsOfTheTree) {
   EXPECT_FALSE(sums_by_blocks({64, 512}, {64, 512}, 512));
 }
 
-TEST(CudaSums, OneSmallLaunchFollowsAMillionElements) {
+TEST(CudaSums, OneSmallLaunchFollowsBackward) {
   const Buffer buffer{.holds = Holds::grad_param};
-  const SumPlan plan = sum_plan(buffer, {}, {512 * 1024}, 8, 512);
-  EXPECT_EQ(plan.launches, (std::vector<ReduceLaunch>{{1, 1024, 1}}));
-  EXPECT_EQ(plan.row, 1024);
+  const auto launches = [&](const Shape& step, const Shape& param, std::int64_t block) {
+    return sum_plan(buffer, {.shape = param}, step, 8, block).launches;
+  };
+  EXPECT_EQ(launches({512 * 1024}, {}, 512), (std::vector<ReduceLaunch>{{1, 1024, 1}}));
+  EXPECT_EQ(launches({256 * 16384}, {}, 256), (std::vector<ReduceLaunch>{{1, 16384, 1, 1, true}}));
+  EXPECT_EQ(launches({64, 64, 32, 32}, {64, 1, 1}, 256), (std::vector<ReduceLaunch>{{1, 64, 64, 4, true}}));
+  EXPECT_EQ(launches({64, 64, 49}, {64, 1}, 1).size(),
+            2u);                                         // too much for blocks of threads that read columns
+  EXPECT_EQ(launches({0, 4, 6}, {4, 1}, 1).size(), 1u);  // of nothing
+  EXPECT_EQ(sum_plan(buffer, {}, {512 * 1024}, 8, 512).row, 1024);
 }
 
 }  // namespace

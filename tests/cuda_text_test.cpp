@@ -281,20 +281,28 @@ TEST(CudaText, EveryRowHasTheInterpretersBits) {
       ASSERT_EQ(kernels.broken(i, {.steps = 5, .elements = 500}, seed), "");
 }
 
+/// What a launch function of reduce_unit leaves of `values`.
+template <class F>
+std::vector<F> launched(const HostLibrary& library, std::string_view entry, const std::vector<F>& values,
+                        std::int64_t left, std::array<long long, 3> sizes, std::int64_t blocks) {
+  const Guarded from(values.size() * sizeof(F), true);
+  const Guarded to(static_cast<std::size_t>(left) * sizeof(F), true);
+  std::memcpy(from.data(), values.data(), from.size());
+  using Reduce = void(const F*, F*, long long, long long, long long, long long blocks);
+  library.function<Reduce>(join("launch_", entry, sizeof(F) == 8 ? "f64" : "f32"))(
+      reinterpret_cast<const F*>(from.data()), reinterpret_cast<F*>(to.data()), sizes[0], sizes[1], sizes[2],
+      blocks);
+  return {reinterpret_cast<const F*>(to.data()), reinterpret_cast<const F*>(to.data() + to.size())};
+}
+
 /// [outer, n, inner] summed over n as flexsn_reduce does it, launch after launch, until one row is left.
 template <class F>
 std::vector<F> reduced_by_text(const HostLibrary& library, std::vector<F> values, std::int64_t outer,
                                std::int64_t n, std::int64_t inner) {
-  using Reduce = void(const F*, F*, long long, long long, long long, long long blocks);
-  auto* reduce_text = library.function<Reduce>(sizeof(F) == 8 ? "launch_f64" : "launch_f32");
   while (n > 1) {
     const std::int64_t left = (n + cuda_reduce_block - 1) / cuda_reduce_block;
-    const Guarded from(values.size() * sizeof(F), true);
-    const Guarded to(static_cast<std::size_t>(outer * left * inner) * sizeof(F), true);
-    std::memcpy(from.data(), values.data(), from.size());
-    reduce_text(reinterpret_cast<const F*>(from.data()), reinterpret_cast<F*>(to.data()), outer, n, inner,
-                cuda_reduce_blocks(outer, n, inner));
-    values.assign(reinterpret_cast<const F*>(to.data()), reinterpret_cast<const F*>(to.data() + to.size()));
+    values = launched(library, "", values, outer * left * inner, {outer, n, inner},
+                      cuda_reduce_blocks(outer, n, inner));
     n = left;
   }
   return values;
@@ -303,18 +311,21 @@ std::vector<F> reduced_by_text(const HostLibrary& library, std::vector<F> values
 /// The reduce kernels with functions that launch them.
 std::string reduce_unit() {
   std::string launches;
-  for (const char* type : {"float", "double"}) {
-    const char* bits = type[0] == 'f' ? "32" : "64";
-    launches += join("extern \"C\" __attribute__((visibility(\"default\"))) void launch_f", bits, "(const ",
+  for (const char* entry : {"f32", "f64", "whole_f32", "whole_f64"}) {
+    const std::string_view name = entry;
+    const char* type = name.ends_with("f32") ? "float" : "double";
+    launches += join("extern \"C\" __attribute__((visibility(\"default\"))) void launch_", entry, "(const ",
                      type, "* from, ", type,
-                     "* to, long long outer, long long n, long long inner, long long blocks) {\n"
+                     "* to, long long a, long long b, long long c, long long blocks) {\n"
                      "  struct Arguments { const ",
                      type, "* from; ", type,
-                     "* to; long long outer, n, inner; };\n"
-                     "  const Arguments all = {from, to, outer, n, inner};\n"
-                     "  cuda_host::launch(blocks, THREADS, true, [](const void* given) {\n"
-                     "    const Arguments& a = *static_cast<const Arguments*>(given);\n    flexsn_reduce_f",
-                     bits, "(a.from, a.to, a.outer, a.n, a.inner);\n  }, &all);\n}\n");
+                     "* to; long long a, b, c; };\n"
+                     "  const Arguments all = {from, to, a, b, c};\n"
+                     "  cuda_host::launch(blocks, ",
+                     name.starts_with("whole") ? "WHOLE_THREADS" : "THREADS",
+                     ", true, [](const void* given) {\n"
+                     "    const Arguments& all = *static_cast<const Arguments*>(given);\n    flexsn_reduce_",
+                     entry, "(all.from, all.to, all.a, all.b, all.c);\n  }, &all);\n}\n");
   }
   for (const char* type : {"f32", "f64", "f16", "bf16"}) {
     const std::string_view value = std::string_view(type) == "f64" ? "double" : "float";
@@ -334,6 +345,19 @@ std::string reduce_unit() {
   return emit_cuda_reduce() + launches;
 }
 
+template <class F>
+std::vector<F> numbers_for_sums(Dice& dice, std::int64_t count) {
+  std::vector<F> values(static_cast<std::size_t>(count));
+  for (F& value : values) value = static_cast<F>(dice.uniform(-1, 1) * (dice.chance(0.01) ? 1e6 : 1));
+  return values;
+}
+
+template <class F>
+void expect_same_bits(const std::vector<F>& found, const std::vector<F>& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(F)), 0) << what;
+}
+
 TEST(CudaText, SumsOfParameterGradientsAreThoseOfReduce) {
   struct Sum {
     std::int64_t outer, n, inner;
@@ -344,20 +368,44 @@ TEST(CudaText, SumsOfParameterGradientsAreThoseOfReduce) {
                       {1, 130, 31}, {2, 9, 100},  {300, 2, 2},  {1, 40000, 5}, {17, 33, 17},   {4, 1024, 9}};
   Dice dice(5);
   const auto compare = [&]<class F>(const Sum& sum, F) {
-    std::vector<F> values(static_cast<std::size_t>(sum.outer * sum.n * sum.inner));
-    for (F& value : values) value = static_cast<F>(dice.uniform(-1, 1) * (dice.chance(0.01) ? 1e6 : 1));
-    const Shape step = {sum.outer, sum.n, sum.inner};
-    const Shape param = {sum.outer, 1, sum.inner};
-    const std::vector<F> expected = reduce(values, step, param);
-    const std::vector<F> found = reduced_by_text(library, values, sum.outer, sum.n, sum.inner);
-    ASSERT_EQ(found.size(), expected.size());
-    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(F)), 0)
-        << sum.outer << " x " << sum.n << " x " << sum.inner;
+    const std::vector<F> values = numbers_for_sums<F>(dice, sum.outer * sum.n * sum.inner);
+    expect_same_bits(reduced_by_text(library, values, sum.outer, sum.n, sum.inner),
+                     reduce(values, {sum.outer, sum.n, sum.inner}, {sum.outer, 1, sum.inner}),
+                     join(sum.outer, " x ", sum.n, " x ", sum.inner));
   };
   for (const Sum& sum : sums) {
     compare(sum, float());
     compare(sum, double());
   }
+}
+
+TEST(CudaText, WholeSumsAreThoseOfReduce) {
+  struct Sum {
+    std::int64_t outer, n, inner, tail;
+  };
+  const HostLibrary library({reduce_unit()});
+  const Sum sums[] = {{1, 16384, 1, 1}, {3, 16383, 1, 1}, {1, 1025, 1, 1}, {1, 64, 64, 4}, {2, 33, 7, 5},
+                      {1, 1, 3, 2},     {4, 2, 1, 300},   {1, 3, 2, 4096}, {5, 9, 11, 1},  {1, 4, 3, 2049},
+                      {2, 4, 5, 16},    {1, 16, 1, 1000}, {1, 16384, 4, 1}};
+  Dice dice(7);
+  const auto compare = [&]<class F>(const Sum& sum, F) {
+    const std::vector<F> values = numbers_for_sums<F>(dice, sum.outer * sum.n * sum.inner * sum.tail);
+    ASSERT_TRUE(cuda_reduces_whole(sum.n, sum.inner, sum.tail));
+    const std::int64_t results = sum.outer * sum.inner;
+    const std::vector<F> tails =
+        reduce(values, {sum.outer * sum.n * sum.inner, sum.tail}, {sum.outer * sum.n * sum.inner, 1});
+    expect_same_bits(launched(library, "whole_", values, results, {sum.n, sum.inner, sum.tail}, results),
+                     reduce(tails, {sum.outer, sum.n, sum.inner}, {sum.outer, 1, sum.inner}),
+                     join(sum.outer, " x ", sum.n, " x ", sum.inner, " x ", sum.tail));
+  };
+  for (const Sum& sum : sums) {
+    compare(sum, float());
+    compare(sum, double());
+  }
+  EXPECT_FALSE(cuda_reduces_whole(16385, 1, 1));
+  EXPECT_FALSE(cuda_reduces_whole(64, 1, 257));
+  EXPECT_FALSE(cuda_reduces_whole(1024, 65, 1));
+  EXPECT_FALSE(cuda_reduces_whole(1, 1, std::int64_t{1} << 40));
 }
 
 TEST(CudaText, SumsAreRoundedToTheParametersType) {

@@ -263,14 +263,12 @@ Shape saved_shape(const Call& call, const Plan& plan, const Buffer& buffer) {
   return {rows_of(plan, buffer, call.steps()) * call.elements() + checkpoint_pad};
 }
 
-/// Writes what no kernel writes.
-void clear_pad(const at::Tensor& checkpoints, const PlanRun& run) {
-  const auto bytes = static_cast<std::int64_t>(checkpoint_pad * checkpoints.element_size());
-  std::byte* pad = static_cast<std::byte*>(checkpoints.data_ptr()) + checkpoints.nbytes() - bytes;
+/// Writes what no kernel writes and nothing reads. On a GPU it stays as it is: a launch takes longer than
+/// some calls.
+void clear_pad(const at::Tensor& checkpoints) {
+  const auto bytes = checkpoint_pad * checkpoints.element_size();
   if (checkpoints.is_cpu())
-    std::memset(pad, 0, static_cast<std::size_t>(bytes));
-  else
-    cuda_zero(pad, bytes, run.device, run.stream);
+    std::memset(static_cast<std::byte*>(checkpoints.data_ptr()) + checkpoints.nbytes() - bytes, 0, bytes);
 }
 
 /// Compiles backward beside forward, for the gradients that most calls have.
@@ -376,9 +374,8 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   if (training && call.place() == Place::cuda && requested.is_first(call.maps()))
     prepare_training(call, requested, *executable, run, !states.empty());
   executable->run(run, torch_threads());
-  // After the kernel is queued: the host does it while a device works.
   for (std::size_t i = first_saved; i < results.size(); ++i)
-    if (requested.saved()[i - first_saved].lead == Lead::per_segment) clear_pad(results[i], run);
+    if (requested.saved()[i - first_saved].lead == Lead::per_segment) clear_pad(results[i]);
   return results;
 }
 
