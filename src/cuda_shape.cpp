@@ -33,15 +33,8 @@ int alive_at_once(const Graph& graph) {
   return most;
 }
 
-/// Of one element and step, as counted on an H200: quotients and roots take about twelve, the others one, and
-/// loads, stores and addresses a fifth on top.
-int instructions_of(const Graph& graph) {
-  const auto is_long = [](const Node& node) {
-    return (node.op == Op::div || node.op == Op::sqrt) && is_float(node.type);
-  };
-  const auto slow = static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), is_long));
-  return (op_count(graph) + 11 * slow) * 6 / 5;
-}
+/// Of one element and step, as counted on an H200: loads, stores and addresses are a fifth on top.
+int instructions_of(const Graph& graph) { return work_of(graph) * 6 / 5; }
 
 /// Registers for what a body loads in each step, rows that the other body loads as well counted once.
 int loaded_each_step(const Plan& plan) {

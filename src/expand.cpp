@@ -40,14 +40,14 @@ Graph expand(const Graph& graph) {
   return without_dead_code(current);
 }
 
-int exact_op_count(const Graph& graph, Id id) {
+int exact_work(const Graph& graph, Id id) {
   const Node& node = graph.at(id);
   const Row& row = row_of(node.op);
-  if (!row.is_expanded()) return 1;
+  if (!row.is_expanded()) return work_of(node);
   Type types[max_arity] = {};
   for (int i = 0; i < row.arity; ++i) types[i] = graph.at(node.operands[i]).type;
   const std::optional<Type> t = type_variable(row, types);
-  internal_check(t.has_value(), "an illegal graph has no op count");
+  internal_check(t.has_value(), "an illegal graph has no work");
   static std::mutex mutex;
   static std::map<std::pair<Op, Type>, int> known;
   {
@@ -55,7 +55,7 @@ int exact_op_count(const Graph& graph, Id id) {
     const auto found = known.find({node.op, *t});
     if (found != known.end()) return found->second;
   }
-  const int count = op_count(expand(expansion_of(node.op, *t)));
+  const int count = work_of(expand(expansion_of(node.op, *t)));
   const std::lock_guard lock(mutex);
   return known[{node.op, *t}] = count;
 }

@@ -8,7 +8,7 @@ namespace flexsn {
 /// The graph in basic rows only, same bits. with_grad and detach, which only matter to gradients, are gone.
 ir::Graph expand(const ir::Graph& graph);
 
-/// How many basic ops node `id` is: 1, or those of its expansion.
-int exact_op_count(const ir::Graph& graph, ir::Id id);
+/// How long node `id` takes: itself, or its expansion.
+int exact_work(const ir::Graph& graph, ir::Id id);
 
 }  // namespace flexsn

@@ -259,5 +259,16 @@ int op_count(const Graph& graph) {
   return count;
 }
 
+int work_of(const Node& node) {
+  if (node.op == Op::constant || node.op == Op::argument) return 0;
+  return (node.op == Op::div || node.op == Op::sqrt) && is_float(node.type) ? 12 : 1;
+}
+
+int work_of(const Graph& graph) {
+  int work = 0;
+  for (const Node& node : graph.nodes) work += work_of(node);
+  return work;
+}
+
 }  // namespace ir
 }  // namespace flexsn

@@ -137,4 +137,9 @@ Graph values_only(const Graph& graph);
 /// The number of nodes that are ops.
 int op_count(const Graph& graph);
 
+/// How long exact ops take, in plain ones: a quotient or a root takes about as long as twelve, on processors
+/// as on GPUs.
+int work_of(const Node& node);
+int work_of(const Graph& graph);
+
 }  // namespace flexsn::ir

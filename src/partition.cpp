@@ -277,10 +277,10 @@ class Partitioner {
 
   double bytes_of(Id id) const { return static_cast<double>(size_of(memory_of(joint_, id))); }
 
-  /// Exact ops of one node; none where it runs once a call.
+  /// Exact ops of one node, slow ones for more; none where it runs once a call.
   double ops_of(Id id) const {
     const Node& node = joint_.at(id);
-    return is_op(node) && !hoisted_[id] && !backward_[id] ? exact_op_count(joint_, id) : 0;
+    return is_op(node) && !hoisted_[id] && !backward_[id] ? exact_work(joint_, id) : 0;
   }
 
   /// Where a value is in memory without being saved: its result, if it is one that forward writes.

