@@ -107,8 +107,8 @@ class Call {
     const std::size_t needed = at::detail::computeStorageNbytes(
         tensor.sizes(), tensor.strides(), tensor.element_size(), tensor.storage_offset());
     if (const std::size_t found = tensor.storage().nbytes(); needed > found)
-      fail(what, " is a tensor whose memory was freed: it needs a storage of ", needed, " bytes, found ",
-           found, "; make it anew");
+      C10_THROW_ERROR(TypeError, join("flexsn: ", what, " is a tensor whose memory was freed: it needs a ",
+                                      "storage of ", needed, " bytes, found ", found, "; make it anew"));
   }
 
   /// [T, step shape]: rows with any distance between them are read where they are, others are copied.

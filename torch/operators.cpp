@@ -349,13 +349,16 @@ class Train : public torch::autograd::Function<Train> {
     const variable_list kept = saved(context);
     const variable_list params(kept.begin() + static_cast<std::ptrdiff_t>(inputs + states),
                                kept.begin() + static_cast<std::ptrdiff_t>(all));
-    const std::vector<Tensor> gradients =
+    const bool again = at::GradMode::is_enabled();
+    std::optional<at::AutoDispatchBelowADInplaceOrView> below;  // autograd has nothing to add
+    if (!again) below.emplace();
+    variable_list gradients =
         op.call(call->text, optional(0, plain, grads), optional(0, inputs, kept),
                 optional(inputs, inputs + states, kept), params, optional(all, kept.size(), kept),
                 call->shape, call->wanted, now, call->sequences, call->plan);
-    const variable_list linked =
-        at::GradMode::is_enabled() ? Once::apply(TensorList(gradients), TensorList(ends())) : gradients;
-    for (std::size_t i = 0; i < now.size(); ++i) out[1 + slot(now[i], inputs, states, neuron)] = linked[i];
+    if (again) gradients = Once::apply(TensorList(gradients), TensorList(ends()));
+    for (std::size_t i = 0; i < now.size(); ++i)
+      out[1 + slot(now[i], inputs, states, neuron)] = std::move(gradients[i]);
     return out;
   }
 

@@ -83,9 +83,9 @@ def was_freed(node: Any, limit: int = 256) -> bool:
     return False
 
 
-def in_backward() -> bool:
-    """Whether this thread runs a backward, in which checkpoints run networks again. No public name (2.13)."""
-    return torch._C._current_graph_task_id() != -1
+#: The number of the backward that this thread runs, in which checkpoints run networks again; -1 where there is
+#: none. No public name (2.13).
+backward_number = torch._C._current_graph_task_id
 
 
 def has_saved_tensors_hooks() -> bool:
@@ -93,15 +93,19 @@ def has_saved_tensors_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def under_transform() -> bool:
-    """Whether a transform of torch.func (grad, vmap, ...) runs around this. Nothing public tells (2.13)."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+#: The innermost transform of torch.func (grad, vmap, ...) around this, or None. Nothing public tells (2.13).
+transform_around = torch._C._functorch.peek_interpreter_stack
 
 
 def under_grad_transform() -> bool:
     """Whether the innermost transform around this is torch.func.grad, or one that is made of it."""
-    transform = torch._C._functorch.peek_interpreter_stack()
+    transform = transform_around()
     return transform is not None and transform.key() == torch._C._functorch.TransformType.Grad
+
+
+def direct(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """An operator without the Python function around it, which a compiler wants to see (2.13)."""
+    return op._op
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._torch import in_backward, is_view
+from ._torch import backward_number, is_view
 
 States = tuple[Any, ...]
 #: `depth` is above 0 on a thread where flexsn.checkpoint runs a network again
@@ -112,7 +112,7 @@ class MemoryModule(StepModule, nn.Module):
 
     def _refuse_to_run_again(self) -> None:
         """For a call that goes on from states: in backward, they are those that the first run left."""
-        if in_backward() and not getattr(running_again, "depth", 0):
+        if backward_number() != -1 and not getattr(running_again, "depth", 0):
             raise RuntimeError(
                 f"{type(self).__name__}: this call is part of a backward, as torch.utils.checkpoint makes them, "
                 "and would go on from the states that the first run left, so that gradients were wrong; use "

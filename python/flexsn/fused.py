@@ -21,10 +21,11 @@ from ._interrupts import interrupts_held
 from ._library import ops
 from ._reach import Reach, changed_values, describe, follow
 from ._torch import (
-    constant_result, has_saved_tensors_hooks, modes_off, size_hint, under_grad_transform, under_transform,
+    constant_result, direct, has_saved_tensors_hooks, modes_off, size_hint, transform_around,
+    under_grad_transform,
 )  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
-from ._triton import TRITON_OPERATORS, Operators
+from ._triton import TRITON_OPERATORS, Operator, Operators
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
@@ -55,6 +56,8 @@ _OPERATORS = Operators(
     training=ops.training.default,
     training_final_state=ops.training_final_state.default,
 )
+#: the same for calls that no compiler looks at
+_DIRECT = Operators(*map(direct, _OPERATORS))
 
 
 #: Fused objects by number, which is how code under a compiler names them
@@ -134,6 +137,7 @@ class Fused:
 
     triton = False
     _operators = _OPERATORS
+    _direct = _DIRECT
 
     def __init__(
         self,
@@ -159,7 +163,7 @@ class Fused:
         self._compiled_for: Reach | None = None
         self._retraced = 0
         if self.triton:
-            self._operators = TRITON_OPERATORS
+            self._operators = self._direct = TRITON_OPERATORS
         self._number = next(_numbers)
         numbered[self._number] = self
 
@@ -275,7 +279,7 @@ class Fused:
             with interrupts_held(), modes_off():
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
-        if not (torch.compiler.is_exporting() or has_saved_tensors_hooks() or under_transform()):
+        if not (torch.compiler.is_exporting() or has_saved_tensors_hooks() or transform_around()):
             return make()
         # torch.export also records grad modes and autocast, a checkpoint's hooks would run the network again
         # for what tracing saves, and torch.func would transform it; all are of their own thread only.
@@ -354,51 +358,53 @@ class Fused:
         sequences: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
-        given = states
-        found, states, params = self.ready(inputs, states, static)
-        operators = self._operators
-        trained = torch.is_grad_enabled() and _any_requires_grad(inputs, states, params)
+        found, ready_states, params = self.ready(inputs, states, static)
+        trained = torch.is_grad_enabled() and _any_requires_grad(inputs, ready_states, params)
         if trained and not found.trainable:
             self._no_gradient(found)
             trained = False
-        if trained:
-            op = operators.training if sequences else operators.training_final_state
-        else:
-            op = operators.inference if sequences else operators.inference_final_state
+        place = 2 * trained + (not sequences)
         if torch.compiler.is_compiling():  # a compiler is to see the plain calls
-            results = self._results(op, found, inputs, states, params, trained)
+            op = self._operators[place]
+            results = self._under_compilation(op, found, inputs, ready_states, params, trained)
         else:
-            if trained:
+            if trained and transform_around() is not None:
                 _refuse_grad_transform()
+            op = self._direct[place]
             try:
-                results = self._results(op, found, inputs, states, params, trained)
+                if trained and found.reaches is not None:
+                    results = self._partly_connected(op, found, inputs, ready_states, params)
+                else:
+                    results = op(found.text, inputs, ready_states, params)
             except (RuntimeError, TypeError):
-                self._check(inputs, given)  # says more of arguments that are like none of those before
+                self._check(inputs, states)  # says more of arguments that are like none of those before
                 check_dense("parameter", params)
                 raise
         outputs = found.num_outputs
         return results[:outputs], results[outputs : outputs + self.num_states]
 
-    def _results(
+    def _under_compilation(
         self,
-        op: Callable[..., list[Tensor]],
+        op: Operator,
         found: Trace,
         inputs: Sequence[Tensor],
         states: Sequence[Tensor],
         params: Sequence[Tensor],
         trained: bool,
     ) -> list[Tensor]:
-        """What the operator gives: outputs and states."""
+        """What the operator gives, outputs and states, where a compiler or an export looks on."""
         if trained and not self.triton and torch.compiler.is_exporting():
             # An exported graph may run where others require gradients; it must save what it was traced with.
             return op(found.text, inputs, states, params, self._wanted(found.text, inputs, states, params))
-        if trained and found.reaches is not None:
-            return self._partly_connected(op, found, inputs, states, params)
-        return op(found.text, inputs, states, params)
+        results = op(found.text, inputs, states, params)
+        if not trained or found.reaches is None:
+            return results
+        # A compiler makes one function of the whole, which has its own rules for absent gradients.
+        return connected(results, found.reaches, self._needed(inputs, states, params))
 
     def _partly_connected(
         self,
-        op: Callable[..., list[Tensor]],
+        op: Operator,
         found: Trace,
         inputs: Sequence[Tensor],
         states: Sequence[Tensor],
@@ -406,9 +412,6 @@ class Fused:
     ) -> list[Tensor]:
         """Results of a training operator where some depend on some arguments only."""
         needed, count = self._needed(inputs, states, params), found.num_inputs
-        if torch.compiler.is_compiling():
-            # A compiler makes one function of the whole, which has its own rules for absent gradients.
-            return connected(op(found.text, inputs, states, params), found.reaches, needed)
         call = Connections(found.reaches)
         results = op(
             found.text,

@@ -13,6 +13,7 @@ from ._checks import Counts, check_requires_grad, check_scan, check_step_shape, 
 from ._lowering import run_scan
 from ._reach import describe
 from ._scan_operator import Call
+from ._torch import backward_number
 from ._triton import require_triton
 from .base import MemoryModule, States
 from .eager import Carried, Visit, call_core, run_steps, sequence_length, watched
@@ -232,7 +233,7 @@ class FlexSN(MemoryModule):
                     self._assigned = False
                 if torch.compiler.is_dynamo_compiling():
                     states = self._continued(states)
-                else:
+                elif backward_number() != -1:
                     self._refuse_to_run_again()
             outputs, memories["states"] = self._fused(
                 inputs, states, self.static_inputs if self._static_places else ()

@@ -481,7 +481,7 @@ OPERATORS = [
     row("backward twice to one", lambda: call_backward(now=[0, 0]), ValueError,
         "argument 0 is wanted now twice"),
     row("more elements than memory", lambda: call(soft, [HALF.expand(2**40, 2**20)], [], []), RuntimeError,
-        "allocate 4611686018427387904 bytes"),
+        "a result of 4611686018427387904 bytes"),
     row("a handle that is not there", lambda: ops.handle_text(-1), RuntimeError,
         "no kernel handle -1", "released"),
     row("a built-in that is not there", lambda: ops.library_neuron("N", "foo", [], "f32"), ValueError,
