@@ -138,11 +138,12 @@ std::string triton_function(const std::string& text, const std::string& name, co
 std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
     const std::string& text, std::int64_t steps, const std::vector<std::int64_t>& shape,
     const std::vector<std::vector<std::int64_t>>& param_shapes, bool given_states, bool sequences,
-    const std::vector<std::int64_t>& wanted) {
+    const std::vector<std::int64_t>& wanted, bool gpu) {
   return guarded([&] {
     const NeuronHandle held = neuron_of(text);
     const TorchNeuron& known = *held;
     ExplainOptions options;
+    if (gpu) options.training.costs = cost_model_named("gpu");
     options.steps = steps;
     options.shape = shape;
     options.given_states = given_states;
@@ -261,7 +262,7 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("export(str neuron, str format, str kind, bool sequences) -> str", &flexsn::export_text);
   m.def(
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
-      "int[] wanted) -> (str, str, Dict(str, float), str[], str[])",
+      "int[] wanted, bool gpu=False) -> (str, str, Dict(str, float), str[], str[])",
       &flexsn::explain_text);
   m.def("check(str neuron, int seed) -> (str[], bool[], str[])", &flexsn::check_text);
   m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);

@@ -114,15 +114,20 @@ def explain(
     params: Sequence[Any] = (),
     inputs: Sequence[Tensor] | Tensor | None = None,
     states: Sequence[Tensor] | None = None,
+    device: torch.device | str | None = None,
 ) -> Explanation:
     """Says what a call of a neuron does: operators, launches, bytes, copies, what is saved and recomputed.
 
     neuron: a FlexSN, a FlexSNKernel, a neuron of the library, or a core with `num_states` (and `params`, what
     it takes after the states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32; or
     `inputs`, example sequences, of which it then says which are copied. states: initial ones; None: those it
-    starts from, which are not read.
+    starts from, which are not read. device: "cpu" or "cuda", whose kernels are meant; by default that of the
+    inputs. There need be no GPU to ask about one.
     """
     asker = "flexsn.explain"
+    kind = None if device is None else torch.device(device).type
+    if kind not in (None, "cpu", "cuda"):
+        raise ValueError(f'{asker}: device must be "cpu" or "cuda", found {device}')
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (16, (1 << 20,))
     examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
@@ -139,8 +144,9 @@ def explain(
         wanted += [subject.num_inputs + i for i, state in enumerate(states) if state.requires_grad]
     shapes = [list(parameter.shape) for parameter in traced.parameters]
     text, untrainable, numbers, saved, recomputed = ops.explain(
-        traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted)
-    )
+        traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted),
+        (kind or examples[0].device.type) == "cuda",
+    )  # fmt: skip
     suffix = "" if sequences else "_final_state"
     operators = {"inference": (f"flexsn::inference{suffix}",)}
     if not untrainable:
