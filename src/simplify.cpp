@@ -64,6 +64,17 @@ V compare_choice(Op op, V a, V b) {
   return no;
 }
 
+/// A comparison of x - k with 0: the difference of two numbers is 0 only where they are equal, and has the
+/// right sign everywhere else, rounded or not. An infinite k is none of x's distance.
+template <Op op>
+V distance(V a, V b, V) {
+  if (!is_float(a) || !is_op(a, Op::sub) || !is_op(inside(a, 1), Op::constant)) return no;
+  const double limit = number_of(a.type(), a.graph->at(inside(a, 1).id).immediate);
+  if (!std::isfinite(limit) || !(is_number(b, 0) || is_number(b, -0.0))) return no;
+  const V operands[] = {inside(a, 0), inside(a, 1)};
+  return apply(op, operands, 2);
+}
+
 /// Applying the op to its own result changes nothing.
 template <Op op>
 V once(V a, V, V) {
@@ -157,6 +168,12 @@ const std::vector<Identity>& identities() {
       {"select(c, k, l) <= m -> c, !c, true or false", Op::le, choice<Op::le>},
       {"select(c, k, l) > m -> c, !c, true or false", Op::gt, choice<Op::gt>},
       {"select(c, k, l) >= m -> c, !c, true or false", Op::ge, choice<Op::ge>},
+      {"x - k == 0 -> x == k", Op::eq, distance<Op::eq>},
+      {"x - k != 0 -> x != k", Op::ne, distance<Op::ne>},
+      {"x - k < 0 -> x < k", Op::lt, distance<Op::lt>},
+      {"x - k <= 0 -> x <= k", Op::le, distance<Op::le>},
+      {"x - k > 0 -> x > k", Op::gt, distance<Op::gt>},
+      {"x - k >= 0 -> x >= k", Op::ge, distance<Op::ge>},
       {"abs(abs(x)) -> abs(x)", Op::abs, once<Op::abs>},
       {"floor(floor(x)) -> floor(x)", Op::floor, once<Op::floor>},
       {"ceil(ceil(x)) -> ceil(x)", Op::ceil, once<Op::ceil>},

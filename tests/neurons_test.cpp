@@ -299,7 +299,7 @@ TEST(Explain, CountsAndWords) {
   EXPECT_EQ(lif.inference[0].read_per_step, 4);
   EXPECT_EQ(lif.inference[0].written_per_step, 4);
   EXPECT_EQ(lif.hoisted_ops, 0);
-  EXPECT_EQ(lif.expanded_ops, 7) << show(neuron_named("lif"), {.stage = Stage::expanded});
+  EXPECT_EQ(lif.expanded_ops, 6) << show(neuron_named("lif"), {.stage = Stage::expanded});
   const Explanation plif = explain(neuron_named("plif"), {.training = {.type = Mem::f64}});
   EXPECT_GT(plif.hoisted_ops, 10);
   EXPECT_EQ(plif.inference.at(0).read_per_step, 8);
