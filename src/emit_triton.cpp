@@ -17,10 +17,16 @@ using What = TritonArgument::What;
 
 namespace {
 
+std::string name_of_neuron(const Graph& step) {
+  return TritonNames().take(step.name.empty() ? "neuron" : step.name);
+}
+
 /// Names that are legal in Python, and so that none of the names made of them is that of another.
 Graph with_python_names(Graph graph) {
   TritonNames names;
-  std::set<std::string> taken;
+  const std::string neuron = name_of_neuron(graph);
+  std::set<std::string> taken = {neuron, neuron + "_training", neuron + "_inference_kernel",
+                                 neuron + "_forward_kernel", neuron + "_backward_kernel"};
   const auto name = [&](std::string& given, const char* kind, std::size_t number) {
     std::string wish = given.empty() ? join(kind, number) : given;
     for (const char* prefix : {"out_", "grad_", "saved_", "all_"})
@@ -79,8 +85,7 @@ class ModuleEmitter {
     if (inputs_.empty())
       user_error("neuron '", step.name,
                  "': it has no input, and the length of time is that of an input; give it one");
-    TritonNames names;
-    name_ = names.take(step.name.empty() ? "neuron" : step.name);
+    name_ = name_of_neuron(step);
     for (const std::vector<Argument>* list : {&inputs_, &states_, &params_})
       for (const Argument& argument : *list) arguments_.push_back(argument);
     make_plans();
@@ -216,8 +221,12 @@ class ModuleEmitter {
     text += join("# Inputs are [T, ...]: ", typed(inputs_),
                  ". States are of one step, None for their initial values: ",
                  states_.empty() ? "none" : typed(states_), ".\n");
+    std::string per_step;
+    for (const Argument& param : params_)
+      if (param.per_step) per_step += join(per_step.empty() ? "; T rows of that: " : ", ", param.name);
     if (!params_.empty())
-      text += join("# Parameters are numbers or tensors that broadcast to a step: ", typed(params_), ".\n");
+      text += join("# Parameters are numbers or tensors that broadcast to a step: ", typed(params_), per_step,
+                   ".\n");
     text +=
         "# Returned are outputs, [T, ...], then the last states, or with sequences=True all states, [T, "
         "...].\n";

@@ -52,7 +52,8 @@ def as_state(name, tensor, dtype, step):
 
 def as_parameter(name, value, dtype, device, step, steps=None):
     """A number or tensor that broadcasts to the step; `steps`: it has an entry for each."""
-    given = value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype, device=device)
+    number = () if steps is None else (steps,)  # the same at each step
+    given = value if isinstance(value, torch.Tensor) else torch.full(number, value, dtype=dtype, device=device)
     if given.dtype != dtype or given.device != device:
         raise ValueError(f"{name} must be {dtype} on {device}, found {given.dtype} on {given.device}")
     values = given

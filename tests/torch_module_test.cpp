@@ -636,6 +636,10 @@ TEST_F(TorchModule, TheBackwardKernelTakesAbsentGradients) {
   const Tensors expected = torch::autograd::grad({results[0]}, {input, v}, {grad});
   EXPECT_TRUE(same_bits(found, expected));
   EXPECT_FALSE(kernel.f_bwd(results, {input, v}, {Tensor(), Tensor(), Tensor()})[0].defined());
+  const Tensor still = torch::zeros_like(v);
+  const Tensors learned =
+      kernel.f_bwd(kernel.f_fwd({input, still, a}), {input, still, a}, {grad, Tensor(), Tensor()});
+  EXPECT_TRUE(learned[0].defined() && !learned[1].defined());
   EXPECT_EQ(error_of([&] { kernel.f_bwd(results, {input}, {grad}); }),
             "f_bwd: expected a gradient for each of 3 results, found 1");
 }

@@ -36,6 +36,16 @@ struct Scan : ::testing::Test {
              w = at::randn({}).requires_grad_();
 };
 
+TEST_F(Scan, AStepMayWriteToItsState) {
+  const TensorStep counting = [](at::TensorList arguments) {
+    at::Tensor state = arguments[1];
+    state.add_(1);
+    return Tensors{state, state};
+  };
+  const Tensors found = eager_scan(counting, {1, 1, 1}, {at::zeros({3, 1}), at::zeros({1})});
+  for (const at::Tensor& sequence : found) EXPECT_TRUE(at::equal(sequence.flatten(), at::arange(1.f, 4.f)));
+}
+
 TEST_F(Scan, SequencesAndLastStatesAreThoseOfALoop) {
   Tensors outputs, states;
   at::Tensor state = v;

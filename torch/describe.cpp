@@ -119,13 +119,16 @@ std::string show_text(const std::string& text, const std::string& stage, const s
 
 /// The neuron in a format that others read; no kind: that of inference, or all.
 std::string export_text(const std::string& text, const std::string& format, const std::string& kind,
-                        bool sequences) {
+                        bool sequences, bool defaults) {
   return guarded([&] {
     Training training;
     training.state_sequences = sequences;
     training.costs = cost_model_named("gpu");
     const std::optional<Kind> chosen = kind.empty() ? std::nullopt : std::optional(kind_named(kind));
-    return exported(read_neuron(text), format, chosen, training);
+    Graph graph = parse(text, "neuron");
+    for (Argument& argument : graph.arguments)
+      if (argument.role == Role::param && !defaults) argument.has_default = false;
+    return exported(Neuron(std::move(graph)), format, chosen, training);
   });
 }
 
@@ -259,7 +262,8 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("named(str neuron, str name, str[] arguments, str[] outputs) -> str", &flexsn::named);
   m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
   m.def("triton_function(str neuron, str name, str[] arguments) -> str", &flexsn::triton_function);
-  m.def("export(str neuron, str format, str kind, bool sequences) -> str", &flexsn::export_text);
+  m.def("export(str neuron, str format, str kind, bool sequences, bool defaults=True) -> str",
+        &flexsn::export_text);
   m.def(
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
       "int[] wanted, bool gpu=False) -> (str, str, Dict(str, float), str[], str[])",

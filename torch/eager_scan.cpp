@@ -1,4 +1,6 @@
 // Scans over tensors in plain torch: a step in C++ is called for one row of the sequences after another.
+#include <algorithm>
+
 #include "error.h"
 #include "flexsn/torch.h"
 
@@ -58,8 +60,13 @@ Tensors scan(const TensorStep& step, const ScanCounts& counts, TensorList argume
     if (returned.size() != results)
       user_error("eager_scan: the step must return ", counts.outputs, " outputs and ", counts.states,
                  " states, found ", returned.size(), " tensors");
+    // A result that is a state which the step was given may be written to by the next one.
+    const auto is_given = [&](const Tensor& result) {
+      return std::any_of(now.begin(), now.end(), [&](const Tensor& one) { return one.is_same(result); });
+    };
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      rows[i].push_back(is_given(returned[i]) ? returned[i].clone() : returned[i]);
     for (std::size_t i = 0; i < counts.states; ++i) now[counts.inputs + i] = returned[counts.outputs + i];
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].push_back(returned[i]);
   }
   Tensors all;
   for (const Tensors& row : rows) all.push_back(at::stack(row));

@@ -307,9 +307,17 @@ Tensors FlexSNKernel::f_bwd(TensorList results, TensorList arguments, TensorList
       arriving_at.push_back(results[i]);
       arriving.push_back(grads[i]);
     }
-  if (arriving.empty()) return Tensors(arguments.size());
-  return torch::autograd::grad(arriving_at, arguments.vec(), arriving, /*retain_graph=*/true,
-                               /*create_graph=*/false, /*allow_unused=*/true);
+  Tensors learning, all(arguments.size());
+  for (const Tensor& argument : arguments)
+    if (argument.requires_grad()) learning.push_back(argument);
+  const auto knows_way = [](const Tensor& result) { return result.requires_grad(); };
+  if (learning.empty() || std::none_of(arriving_at.begin(), arriving_at.end(), knows_way)) return all;
+  const Tensors found = torch::autograd::grad(arriving_at, learning, arriving, /*retain_graph=*/true,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].requires_grad()) all[i] = found[next++];
+  return all;
 }
 
 }  // namespace flexsn::nn

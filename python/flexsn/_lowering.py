@@ -52,7 +52,9 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
         raise RuntimeError("torch's while_loop is not available in this torch; use eager_scan")
     length = call.length
     # What is carried has shapes from the start, so a first step is done beside the loop; compilers drop it.
-    outputs, new_states = call.step([x[0] for x in call.inputs], call.states)
+    # Steps get copies, which they may write to.
+    first = [x[0].clone() for x in call.inputs]
+    outputs, new_states = call.step(first, [state.clone() for state in call.states])
     if any([result.requires_grad for result in (*outputs, *new_states)]):
         raise RuntimeError(
             "a scan by torch's while_loop has no gradients; run it under torch.no_grad(), or use flex_sn_scan"
@@ -66,7 +68,7 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
     def body(t: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         at = t.reshape(1)
         inputs = [x.index_select(0, at).squeeze(0) for x in call.inputs]
-        outputs, new_states = call.step(inputs, list(carried[num_outputs:]))
+        outputs, new_states = call.step(inputs, [state.clone() for state in carried[num_outputs:]])
         return (t + 1, *[result.contiguous() for result in (*outputs, *new_states)])
 
     start = torch.zeros((), dtype=torch.int64, device=call.inputs[0].device)

@@ -146,12 +146,12 @@ class MemoryModule(StepModule, nn.Module):
     def detach(self) -> None:
         """Cuts the memories from the graph that made them."""
         for name, value in self._memories.items():
-            self._memories[name] = _map_tensors(Tensor.detach, value)
+            self._memories[name] = map_tensors(Tensor.detach, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MemoryModule:
         for values in (self._memories, self._memories_rv):
             for name, value in values.items():
-                values[name] = _map_tensors(fn, value)
+                values[name] = map_tensors(fn, value)
         return nn.Module._apply(self, fn, recurse)
 
     def _replicate_for_data_parallel(self) -> MemoryModule:
@@ -210,23 +210,23 @@ def _join_spikingjelly() -> None:
         return
 
 
-def _map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
+def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
     """`value` with `fn` applied to its tensors, also those in lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return fn(value)
     if isinstance(value, dict):
-        return {key: _map_tensors(fn, item) for key, item in value.items()}
+        return {key: map_tensors(fn, item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_map_tensors(fn, item) for item in value]
+        return [map_tensors(fn, item) for item in value]
     if isinstance(value, tuple):
-        items = [_map_tensors(fn, item) for item in value]
+        items = [map_tensors(fn, item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return value
 
 
 def _without_history(value: Any) -> Any:
     """`value` with tensors that have a graph replaced by such that have none; torch copies no others."""
-    return _map_tensors(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), value)
+    return map_tensors(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), value)
 
 
 def _reset_to(current: Any, reset_value: Any) -> Any:

@@ -6,18 +6,20 @@ import contextlib
 from typing import Any
 
 import torch.utils.checkpoint
-from torch import nn
+from torch import Tensor, nn
 
-from .base import has_memories, running_again
+from .base import has_memories, map_tensors, running_again
 
 _Memories = list[tuple[nn.Module, dict[str, Any]]]
 
 
+@torch.compiler.disable
 def checkpoint(module: nn.Module, *inputs: Any, **options: Any) -> Any:
     """`module(*inputs)` that keeps no activations and runs again when backward comes to it.
 
     torch's own function would let neurons go on from the states that the first run left, which they refuse.
-    The options are those of `torch.utils.checkpoint.checkpoint`; there is no `use_reentrant=True`.
+    The options are those of `torch.utils.checkpoint.checkpoint`; there is no `use_reentrant=True`. Compilers
+    leave it as it is.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -30,7 +32,7 @@ def checkpoint(module: nn.Module, *inputs: Any, **options: Any) -> Any:
             "network runs again; leave it out"
         )
     users = options.pop("context_fn", None)
-    at_start = _memories(module)
+    at_start = _copies(_memories(module))
 
     def contexts() -> tuple[Any, Any]:
         first, again = (contextlib.nullcontext(), contextlib.nullcontext()) if users is None else users()
@@ -52,7 +54,7 @@ class _FromTheStart:
         self._inner.__enter__()
         self._before.append(_memories(self._module))
         running_again.depth = getattr(running_again, "depth", 0) + 1
-        _set(self._values)
+        _set(_copies(self._values))
 
     def __exit__(self, *error: Any) -> Any:
         running_again.depth -= 1
@@ -62,6 +64,16 @@ class _FromTheStart:
 
 def _memories(module: nn.Module) -> _Memories:
     return [(part, dict(part._memories)) for part in module.modules() if has_memories(part)]
+
+
+def _copies(values: _Memories) -> _Memories:
+    """The same for a module that writes to its memories in place."""
+    return [(part, map_tensors(_copy, memories)) for part, memories in values]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _set(values: _Memories) -> None:

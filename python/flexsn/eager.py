@@ -106,13 +106,14 @@ def run_steps(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
     """A sequence of at least one step: output sequences, last states and, if asked for, state sequences."""
     states = list(states)
-    steps: list[tuple[Tensor, ...]] = []
+    steps: list[list[Tensor]] = []
     state_steps: list[list[Tensor]] = []
     for t in range(inputs[0].shape[0]):
-        outputs, states = call_core(core, [x[t] for x in inputs], states, static, num_outputs)
-        steps.append(outputs)
+        given = states
+        outputs, states = call_core(core, [x[t] for x in inputs], given, static, num_outputs)
+        steps.append(_apart(outputs, given))
         if sequences:
-            state_steps.append(states)
+            state_steps.append(_apart(states, given))
     # A core may hand on a slice of an input; a state must not change with it, nor keep it alive.
     states = [state.clone() if is_view(state) else state for state in states]
     output_seqs = [torch.stack([step[i] for step in steps]) for i in range(len(steps[0]))]
@@ -120,6 +121,11 @@ def run_steps(
         return output_seqs, states, None
     state_seqs = [torch.stack([step[i] for step in state_steps]) for i in range(len(states))]
     return output_seqs, states, state_seqs
+
+
+def _apart(results: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+    """The results of a step; one that is a state which the core was given may be written to by the next step."""
+    return [result.clone() if any([result is state for state in given]) else result for result in results]
 
 
 # ---- a state whose graph is gone ---------------------------------------------------------------------------
@@ -161,7 +167,7 @@ class Carried(torch.autograd.Function):
 
     @staticmethod
     def forward(state: Tensor, visit: Visit) -> Tensor:
-        return state.view_as(state)
+        return state.clone()  # a core may write to it, which torch allows in no view that a function made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Visit], output: Tensor) -> None:
@@ -175,4 +181,4 @@ class Carried(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _visit: None) -> Tensor:
-        return tangent.view_as(tangent)
+        return tangent.clone()

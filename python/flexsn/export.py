@@ -50,7 +50,8 @@ def export(
     examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
     traced = _traced(subject, examples, None, shape is not None, asker)
     sequences = subject.keeps_sequences
-    text = _head(traced, _COMMENT[format]) + ops.export(traced.text, format, kind or "", sequences)
+    # Parameters may have learned since the neuron was made: no number of then stands for them.
+    text = _head(traced, _COMMENT[format]) + ops.export(traced.text, format, kind or "", sequences, False)
     if path is not None:
         pathlib.Path(path).write_text(text, encoding="utf-8")
     return text

@@ -546,7 +546,11 @@ class FlexSNKernel:
         if not arriving:
             return tuple([None] * len(arguments))
         results, grads = zip(*arriving)
-        return torch.autograd.grad(results, arguments, grads, retain_graph=True, allow_unused=True)
+        learning = [argument for argument in arguments if argument.requires_grad]
+        if not learning or not any(result.requires_grad for result in results):
+            return tuple([None] * len(arguments))
+        found = iter(torch.autograd.grad(results, learning, grads, retain_graph=True, allow_unused=True))
+        return tuple([next(found) if argument.requires_grad else None for argument in arguments])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlexSNKernel:
         twin = object.__new__(type(self))

@@ -333,3 +333,8 @@ def test_backward_says_which_templates_it_needs(info, grads, templates, message:
 )
 def test_backward_buckets(elements: int, bucket: int) -> None:
     assert wrapper.flexsn_backward_ncl_bucket(elements) == bucket
+
+
+def test_training_kernels_without_a_gradient_to_give_are_refused() -> None:
+    with pytest.raises(ValueError, match="has no training kernels"):
+        build_training_kernels(soft, 1, 1, 1, requires_grad=(False, False))

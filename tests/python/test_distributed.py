@@ -275,3 +275,35 @@ def test_what_a_checkpoint_does_not_take() -> None:
         checkpoint(lambda x: x, torch.ones(2))
     with pytest.raises(ValueError, match="flexsn.checkpoint: use_reentrant must be False, found True"):
         checkpoint(network(), torch.ones(5, 3, 4), use_reentrant=True)
+
+
+class Adding(flexsn.base.MemoryModule):
+    """A module that writes to its memory in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.full((3,), 0.5))
+        self.register_memory("v", torch.zeros(3))
+
+    def single_step_forward(self, x: Tensor) -> Tensor:
+        self.v += self.w * x
+        return self.v**3
+
+
+def test_memories_that_are_written_in_place_are_right_under_a_checkpoint() -> None:
+    found = []
+    for run in (lambda m, x: m(x), checkpoint):
+        module = Adding()
+        out = run(module, torch.ones(3)).sum()
+        out.backward(retain_graph=True)
+        out.backward()
+        found.append((module.w.grad, module.v.detach()))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_compilers_leave_a_checkpoint_as_it_is() -> None:
+    net, x = network(), torch.randn(5, 3, 4, requires_grad=True)
+    expected = torch.autograd.grad(net(x).sum(), x)
+    functional.reset_net(net)
+    compiled = torch.compile(lambda x: checkpoint(net, x * 1.0), backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), expected)

@@ -98,6 +98,12 @@ def test_inference_forward_and_backward_kernels_can_be_called():
     (expected,) = torch.autograd.grad(by_hand(x, v)[0].sum(), x)
     torch.testing.assert_close(found, expected)
     assert kernel.f_bwd(results, (x,), (None, None)) == (None,)
+    # One that does not learn gets none.
+    v = torch.zeros(3)
+    found, none = kernel.f_bwd(kernel.f_fwd(x, v), (x, v), (torch.ones(4, 3), None))
+    assert found is not None and none is None
+    plain = x.detach()
+    assert kernel.f_bwd(kernel.f_fwd(plain, v), (plain, v), (torch.ones(4, 3), None)) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_check_names_the_first_step_and_element_and_the_distance_to_the_threshol
     for each in (whole, steps):
         assert "s at step 3, element [1, 2] is 0 in the kernel and 1 in the eager loop" in each.detail
         assert "there x = 2.5, v = 0" in each.detail
-        assert "it compares 0.25 >= 0, 0.25 from the threshold" in each.detail
+        assert "it compares 1.25 >= 1, 0.25 from the threshold" in each.detail
     assert "FAILED" in report.text and "failed" in report.text.splitlines()[-1]
 
 

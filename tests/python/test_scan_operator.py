@@ -616,3 +616,43 @@ def test_hop_compiles_with_linear_layers_around_it(
         neuron.reset(), net.zero_grad()
         net(x).sum().backward()
         torch.testing.assert_close(found, [parameter.grad for parameter in net.parameters()])
+
+
+# ---- cores that write to their states ----------------------------------------------------------------------
+
+
+def counting(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    v += 1
+    return x + v, v
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["eager_scan", "flex_sn_scan", "lowerable_while_loop_scan", "lowerable_while_loop_scan_final_state"],
+)
+def test_a_core_that_writes_to_its_state_runs_once_a_step(name: str) -> None:
+    if "while_loop" in name and not hop.lowerable_while_loop_available():
+        pytest.skip("there is no while_loop that stacks in this torch")
+    with torch.no_grad():
+        outputs, states = getattr(hop, name)(counting, 1, 1, 1, torch.zeros(3, 1), torch.zeros(1))
+    assert outputs.flatten().tolist() == [1, 2, 3]
+    assert states.flatten().tolist() == ([3] if name.endswith("final_state") else [1, 2, 3])
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch", "hop"])
+def test_a_core_that_writes_to_its_state_trains_on_every_backend(backend: str) -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        v.mul_(0.5).add_(x)
+        return torch.tanh(v * 1.0), v
+
+    def plain(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        v = v * 0.5 + x
+        return torch.tanh(v), v
+
+    x = torch.randn(2, 3, requires_grad=True)
+    found = []
+    for one in (core, plain):
+        module = FlexSN(one, 1, 1, 1, backend=backend, store_state_seqs=True)
+        outputs = [module(x), module(x)]
+        found.append([*outputs, *module.state_seqs, *torch.autograd.grad(outputs[1].sum(), x)])
+    torch.testing.assert_close(found[0], found[1])

@@ -408,3 +408,9 @@ def test_results_that_are_no_tensors_are_refused() -> None:
     text = "must return a tensor, or a list or tuple of tensors, found tuple of Tensor, float"
     with pytest.raises(ValueError, match=text):
         torch2graph.generate_forward_and_backward_graph(lambda x: (x * 2, 3.0), [torch.rand(2)])
+
+
+@pytest.mark.parametrize("returned", [None, 3, {}, (), (torch.zeros(1), None)], ids=str)
+def test_an_inference_graph_is_of_cores_that_return_tensors(returned: Any) -> None:
+    with pytest.raises(ValueError, match="must return a tensor, or a list or tuple of tensors, found"):
+        torch2graph.generate_inference_graph(lambda x: returned, examples(1))

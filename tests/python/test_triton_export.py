@@ -185,6 +185,8 @@ def test_numbers_are_parameters_and_defaults_are_theirs(leaky):
     x, gate = torch.linspace(-1, 1, 12).view(4, 3), torch.ones(4)
     expected = leaky.inference(x, tau=torch.tensor(2.0), gate=gate)
     assert all(map(same_bits, expected, leaky.inference(x, gate=gate)))
+    assert all(map(same_bits, expected, leaky.inference(x)))
+    assert all(map(same_bits, expected, leaky.inference(x, gate=1)))
     assert all(
         map(
             same_bits,

@@ -75,6 +75,32 @@ def test_a_module_trains_as_the_neuron_does(tmp_path) -> None:
     assert all(map(same_bits, wanted, gradients))
 
 
+def test_a_trained_parameter_of_a_library_neuron_must_be_given(tmp_path) -> None:
+    pytest.importorskip("triton")
+    node = flexsn.neurons.ParametricLIFNode(init_tau=2.0, step_mode="m")
+    with torch.no_grad():
+        node.w.fill_(1.5)
+    module = load(flexsn.export(node), tmp_path, "exported_plif")
+    x = torch.linspace(0, 2, 24).view(6, 4)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'w'"):
+        module.plif(x)
+    assert same_bits(module.plif(x, w=node.w.detach())[0], node(x).detach())
+
+
+def test_names_of_the_module_are_nobody_elses(tmp_path) -> None:
+    pytest.importorskip("triton")
+
+    def checked(x, checked_training, checked_forward_kernel):
+        h = checked_training * 0.5 + x
+        return h, h * 0.25, checked_forward_kernel + 1
+
+    neuron = FlexSN(checked, num_states=2)
+    module = load(flexsn.export(neuron), tmp_path, "exported_checked")
+    run = next(getattr(module, name) for name in ("checked_", "checked") if hasattr(module, name))
+    x = torch.randn(4, 3, requires_grad=True)
+    assert same_bits(torch.autograd.grad(run(x)[0].sum(), x)[0], torch.autograd.grad(neuron(x).sum(), x)[0])
+
+
 def test_the_head_says_where_parameters_come_from() -> None:
     code = flexsn.export(Core(3), num_states=1, shape=(3, 4))
     head = code[: code.index('"""')]

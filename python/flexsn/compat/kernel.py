@@ -135,7 +135,8 @@ def build_training_kernels(
     fused, found, examples = _traced(
         core_fn, num_inputs, num_states, num_outputs, example_inputs, requires_grad
     )
-    if not found.trainable:
+    learns = requires_grad is None or any(requires_grad) or bool(found.captured)
+    if not found.trainable or not learns:
         reason = f": {found.untrainable}" if found.untrainable else ""
         raise ValueError(
             f"{describe(core_fn)} has no training kernels, as none of its outputs and new states carries a "

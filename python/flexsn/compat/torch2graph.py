@@ -20,7 +20,10 @@ Core = Callable[..., Any]
 def generate_inference_graph(fn: Core, example_inputs: Sequence[Tensor]) -> fx.Graph:
     """One step as a graph `(*inputs) -> results`, traced on examples, which it does not change."""
     with torch.no_grad():
-        return make_fx(fn)(*[example.detach().clone() for example in example_inputs]).graph
+        graph = make_fx(fn)(*[example.detach().clone() for example in example_inputs]).graph
+    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    _results(fn, returned, fx.Node)
+    return graph
 
 
 def generate_forward_and_backward_graph(
@@ -52,6 +55,16 @@ def generate_forward_and_backward_graph(
     return forward, backward
 
 
+def _results(fn: Core, returned: Any, kind: type = Tensor) -> Sequence[Any]:
+    """What a core returned, as a row of tensors, or of what stands for them."""
+    results = (returned,) if isinstance(returned, kind) else returned
+    kinds = [_kind(result) for result in results] if isinstance(results, (list, tuple)) else []
+    if not kinds or not all(isinstance(result, kind) for result in results):
+        found = f"{type(returned).__name__} of {', '.join(kinds)}" if kinds else type(returned).__name__
+        raise ValueError(f"{describe(fn)} must return a tensor, or a list or tuple of tensors, found {found}")
+    return results
+
+
 def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Graph], Sequence[Tensor]]:
     from functorch.compile import aot_function, make_boxed_func, min_cut_rematerialization_partition
 
@@ -67,13 +80,7 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
     def flat(*given: Tensor) -> tuple[Tensor, ...]:
         copies = [argument.clone() for argument in given]  # which the core may change
         returned = fn(*copies)
-        results = (returned,) if isinstance(returned, Tensor) else returned
-        kinds = [_kind(result) for result in results] if isinstance(results, (list, tuple)) else []
-        if not kinds or not all(isinstance(result, Tensor) for result in results):
-            found = f"{type(returned).__name__} of {', '.join(kinds)}" if kinds else type(returned).__name__
-            raise ValueError(
-                f"{describe(fn)} must return a tensor, or a list or tuple of tensors, found {found}"
-            )
+        results = _results(fn, returned)
         # One that is an argument, or shares its memory, would have no gradient of its own in the other graph.
         return tuple([r.clone() if is_view(r) or any(r is c for c in copies) else r for r in results])
 
@@ -99,7 +106,7 @@ def _both_graphs(fn: Core, arguments: Sequence[Tensor]) -> tuple[dict[str, fx.Gr
 
 
 def _kind(value: Any) -> str:
-    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
+    return "Tensor" if isinstance(value, (Tensor, fx.Node)) else type(value).__name__
 
 
 def _without_copies(graph: fx.Graph, results: int) -> fx.Graph:
