@@ -85,6 +85,14 @@ def by_while_loop(call: Call, sequences: bool) -> Results:
 def lowered(name: str, run: Callable[[Call, bool], Results], sequences: bool) -> Callable[..., Any]:
     """A scan of the seed's signature that runs as one of torch's loops."""
 
+    def explained(call: Call, sequences: bool) -> Results:
+        try:
+            return run(call, sequences)
+        except RuntimeError:
+            # torch hides what a core raises; a plain step raises it again.
+            call.step([x[0].clone() for x in call.inputs], [state.clone() for state in call.states])
+            raise
+
     def lowered_scan(
         core_fn: Core,
         num_inputs: int,
@@ -97,7 +105,8 @@ def lowered(name: str, run: Callable[[Call, bool], Results], sequences: bool) ->
         if call.length == 0:
             states = call.empty_sequences() if sequences else [state.clone() for state in call.states]
             return (*call.empty_outputs(output_template_specs), *states)
-        outputs, last, state_seqs = run(call, sequences)
+        runs = run if torch.compiler.is_dynamo_compiling() else explained
+        outputs, last, state_seqs = runs(call, sequences)
         return (*outputs, *(state_seqs if sequences else last))
 
     lowered_scan.__name__ = lowered_scan.__qualname__ = name

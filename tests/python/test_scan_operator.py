@@ -656,3 +656,18 @@ def test_a_core_that_writes_to_its_state_trains_on_every_backend(backend: str) -
         outputs = [module(x), module(x)]
         found.append([*outputs, *module.state_seqs, *torch.autograd.grad(outputs[1].sum(), x)])
     torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lowerable_scan",
+        "lowerable_scan_final_state",
+        "lowerable_while_loop_scan",
+        "lowerable_while_loop_scan_final_state",
+    ],
+)
+def test_a_lowered_core_with_another_number_of_results_is_a_value_error(name: str) -> None:
+    message = "the core must return 2 outputs and 1 states, found 2"
+    with torch.no_grad(), pytest.raises(ValueError, match=message):
+        getattr(hop, name)(lambda x, v: (x, v + x), 1, 1, 2, torch.zeros(3, 2), torch.zeros(2))
