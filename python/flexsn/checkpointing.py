@@ -13,7 +13,6 @@ from .base import has_memories, map_tensors, running_again
 _Memories = list[tuple[nn.Module, dict[str, Any]]]
 
 
-@torch.compiler.disable
 def checkpoint(module: nn.Module, *inputs: Any, **options: Any) -> Any:
     """`module(*inputs)` that keeps no activations and runs again when backward comes to it.
 
@@ -21,6 +20,11 @@ def checkpoint(module: nn.Module, *inputs: Any, **options: Any) -> Any:
     The options are those of `torch.utils.checkpoint.checkpoint`; there is no `use_reentrant=True`. Compilers
     leave it as it is.
     """
+    if torch.compiler.is_dynamo_compiling():  # which runs what raises as it is, but for whole graphs
+        raise RuntimeError(
+            "flexsn.checkpoint: a compiler cannot look into it; leave fullgraph=True out, or compile the module "
+            "inside"
+        )
     if not isinstance(module, nn.Module):
         raise TypeError(
             "flexsn.checkpoint: expected a module, whose states are looked up, found "

@@ -307,3 +307,5 @@ def test_compilers_leave_a_checkpoint_as_it_is() -> None:
     functional.reset_net(net)
     compiled = torch.compile(lambda x: checkpoint(net, x * 1.0), backend="aot_eager")
     torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), expected)
+    with pytest.raises(Exception, match="flexsn.checkpoint: a compiler cannot look into it"):
+        torch.compile(lambda x: checkpoint(net, x), backend="aot_eager", fullgraph=True)(x)
