@@ -229,8 +229,11 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
   if (called.name.starts_with("flexsn_reduce")) {
     const auto number = [&](int i) { return *static_cast<const std::uint64_t*>(parameters[i]); };
     const std::uint64_t size = called.name.ends_with("64") ? 8 : 4;
-    const std::uint64_t from = number(0), to = number(1), entries = number(2) * number(4);
-    const std::uint64_t rows = number(3), sums = (rows + 1023) / 1024;
+    const bool whole = called.name.starts_with("flexsn_reduce_whole");
+    const std::uint64_t from = number(0), to = number(1);
+    const std::uint64_t entries = whole ? grid_x : number(2) * number(4);
+    const std::uint64_t rows = whole ? number(2) * number(4) : number(3);
+    const std::uint64_t sums = whole ? 1 : (rows + 1023) / 1024;
     if (from < to + entries * sums * size && to < from + entries * rows * size)
       fake().wrong("a reduction that writes where it reads");
   }

@@ -61,9 +61,10 @@ std::string host_object(const std::string& text, std::string& log) {
   static std::atomic<int> count = 0;
   const std::string base = (home() / std::to_string(count++)).string();
   std::string unit = "#include \"" FLEXSN_TESTS_DIR "/cuda_host.h\"\n" + text + caller;
-  for (const char* entry : {"flexsn_wide", "flexsn_narrow", "flexsn_reduce_f32", "flexsn_reduce_f64",
-                            "flexsn_store_f32", "flexsn_store_f64", "flexsn_store_f16", "flexsn_store_bf16",
-                            "flexsn_spread_1", "flexsn_spread_2", "flexsn_spread_4", "flexsn_spread_8"}) {
+  for (const char* entry :
+       {"flexsn_wide", "flexsn_narrow", "flexsn_reduce_f32", "flexsn_reduce_f64", "flexsn_reduce_whole_f32",
+        "flexsn_reduce_whole_f64", "flexsn_store_f32", "flexsn_store_f64", "flexsn_store_f16",
+        "flexsn_store_bf16", "flexsn_spread_1", "flexsn_spread_2", "flexsn_spread_4", "flexsn_spread_8"}) {
     const std::string name = entry;
     if (text.find(" " + name + "(") == text.npos) continue;
     const bool sums = text.find("long long partial_sums;") != text.npos;
