@@ -24,17 +24,17 @@ help:
 	@echo "make setup      install what all of these need"
 	@echo "make clean      remove the build directories"
 
+# What needs no Python is built while its packages arrive, here and below.
 demo:
 	@tools/setup.sh build
-	@tools/venv.sh
+	@tools/venv.sh demo tools/build.sh dev flexsn_demo flexsn_demo_neuron
 	@tools/build.sh dev flexsn_programs
 	@if [ ! -x .venv/bin/python ] || grep -qE '^(the PyTorch operators|CPU kernels) ' build/left_out.txt; \
 	  then build/flexsn_demo; else .venv/bin/python examples/python/demo; fi
 
-# What needs no Python is built while its packages arrive.
 test:
 	@tools/setup.sh build
-	@tools/venv.sh tools/build.sh dev flexsn_cli flexsn_llvm
+	@tools/venv.sh all tools/build.sh dev flexsn_cli flexsn_llvm
 	@tools/build.sh dev
 	@tools/test.sh dev
 
@@ -50,7 +50,7 @@ test-tsan:
 
 soak:
 	@tools/setup.sh build
-	@tools/venv.sh
+	@tools/venv.sh all
 	@tools/build.sh dev flexsn_torch
 	@PYTHONPATH=python .venv/bin/python tests/python/soak.py $(SOAK)
 
@@ -61,7 +61,7 @@ test-exhaustive:
 
 bench:
 	@tools/setup.sh build
-	@tools/venv.sh
+	@tools/venv.sh all
 	@tools/build.sh dev flexsn_programs
 	@tools/build.sh release flexsn_benchmarks
 	@mkdir -p build
@@ -81,7 +81,7 @@ bench-gpu:
 
 fuzz:
 	@tools/setup.sh build fuzz
-	@tools/venv.sh
+	@tools/venv.sh all
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint:
@@ -95,7 +95,7 @@ format:
 setup:
 	@rm -f build/setup.failed-*
 	@tools/setup.sh build lint fuzz
-	@tools/venv.sh
+	@tools/venv.sh all
 
 clean:
 	rm -rf build build-release build-asan build-tsan build-fuzz build-gpu

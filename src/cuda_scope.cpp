@@ -9,8 +9,6 @@ namespace flexsn {
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 /// A buffer's name in the text.
 std::string wanted_name(const Buffer& buffer) {
   switch (buffer.holds) {

@@ -6,6 +6,9 @@
 
 namespace flexsn {
 
+/// The place of an index in a vector.
+inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
 class CudaScope {
  public:
   CudaScope(const Plan& plan, const std::vector<bool>& present, const CudaOptions& options);
@@ -28,11 +31,11 @@ class CudaScope {
   std::vector<std::string> sums;       ///< of sums over time; empty where nobody wants one
   std::vector<std::string> parts;      ///< what a step adds to a sum
 
-  bool has(int buffer) const { return buffer != no_buffer && present[static_cast<std::size_t>(buffer)]; }
+  bool has(int buffer) const { return buffer != no_buffer && present[at(buffer)]; }
   bool has_carries() const { return !carries.empty(); }
   bool has_sums() const;
-  const Buffer& buffer(int index) const { return plan.buffers[static_cast<std::size_t>(index)]; }
-  const std::string& name(int index) const { return fields[static_cast<std::size_t>(index)]; }
+  const Buffer& buffer(int index) const { return plan.buffers[at(index)]; }
+  const std::string& name(int index) const { return fields[at(index)]; }
 
   /// Buffers that the text touches.
   std::vector<int> touched() const;

@@ -13,8 +13,6 @@ using namespace ir;
 
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 class WalkEmitter {
  public:
   explicit WalkEmitter(const CudaScope& scope) : scope_(scope), plan_(scope.plan) {}

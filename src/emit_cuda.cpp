@@ -35,8 +35,6 @@ std::string_view words(Holds holds) {
   return all[static_cast<int>(holds)];
 }
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 class ModuleEmitter {
  public:
   explicit ModuleEmitter(const CudaScope& scope) : scope_(scope), plan_(scope.plan) {}

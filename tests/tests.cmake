@@ -237,9 +237,6 @@ if(FLEXSN_HAVE_TORCH)
     examples/train_libtorch.cpp)
   target_link_libraries(flexsn_train_libtorch PRIVATE flexsn::torch)
   set_target_properties(flexsn_train_libtorch PROPERTIES EXCLUDE_FROM_ALL ON)  # torch_package builds and runs it
-  flexsn_executable(flexsn_demo_digits
-    examples/demo_digits.cpp)
-  target_link_libraries(flexsn_demo_digits PRIVATE flexsn::torch)
   add_test(NAME torch_shows_its_header_only COMMAND ${CMAKE_COMMAND}
     -D NM=${CMAKE_NM} -D LIBRARY=$<TARGET_FILE:flexsn_torch>
     -P ${PROJECT_SOURCE_DIR}/tests/torch_package/hidden.cmake)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# usage: tools/venv.sh [COMMAND...]   COMMAND runs while packages arrive; what it prints is in build/meanwhile.log.
-# Makes .venv with torch, NVRTC and the Python packages of the tests and the demo, and flexsn itself in it;
+# usage: tools/venv.sh demo|all [COMMAND...]   COMMAND runs while packages arrive, and prints to build/meanwhile.log.
+# Makes .venv with torch, the Python packages of the demo or all that anything here uses, and flexsn itself in it;
 # silent when nothing is missing. Never fails: what needs a package that is not there is left out.
 # SETUP=off installs nothing.
 set -u
 cd "$(dirname "$0")/.."
-packages=(triton==3.9.0 torch==2.13.0 numpy pytest hypothesis scikit-build-core loguru spikingjelly==2.0.0
-  nvidia-cuda-nvrtc matplotlib scikit-learn)
+packages=(torch==2.13.0 numpy matplotlib scikit-learn pytest hypothesis)
+[ "$1" = demo ] || packages+=(triton==3.9.0 scikit-build-core loguru spikingjelly==2.0.0 nvidia-cuda-nvrtc)
+shift
 log=build/venv.log
 failed=build/setup.failed-venv
 
@@ -43,7 +44,7 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 mkdir -p build
-echo "setup: installing ${wanted[*]} into .venv, up to 2 GB (log: $log)"
+echo "setup: installing ${wanted[*]} into .venv (log: $log)"
 [ $# = 0 ] || "$@" >build/meanwhile.log 2>&1 &
 if ! .venv/bin/python -m pip --version >"$log" 2>&1; then
   rm -rf .venv
