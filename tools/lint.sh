@@ -39,7 +39,7 @@ lists=(CMakeLists.txt tests/tests.cmake)
 for f in "${cpp[@]}"; do
   case $f in
     tests/package/* | fuzz/parse.cpp | fuzz/pipeline.cpp) ;;
-    *.cpp) grep -qE "^ *${f//./\\.}[ )]*$" "${lists[@]}" || fail "$f is not in CMakeLists.txt" ;;
+    *.cpp) grep -qE "(^|[ (])${f//./\\.}([ )]|$)" "${lists[@]}" || fail "$f is not in CMakeLists.txt" ;;
   esac
 done
 
