@@ -362,9 +362,11 @@ class FlexSN(MemoryModule):
             self._has_counts = True
 
     def _empty_outputs(self, first_input: Tensor) -> list[Tensor]:
-        """What a sequence of no steps gives; the core is not called."""
+        """What a sequence of no steps gives, connected to the input; the core is not called."""
         if self._templates is not None:
-            return [first_input.new_empty((0, *shape), dtype=dtype) for shape, dtype in self._templates]
+            return [
+                first_input.reshape((0, *shape)).to(dtype, copy=True) for shape, dtype in self._templates
+            ]
         if self.num_outputs == 0:
             return []
         if self.num_outputs is None or self._eager:
@@ -372,7 +374,7 @@ class FlexSN(MemoryModule):
                 f"FlexSN: an empty sequence (T == 0) requires example_outputs with backend {self._backend!r}"
                 ", as there is no step whose outputs have shapes to take"
             )
-        return [torch.empty_like(first_input) for _ in range(self.num_outputs)]
+        return [first_input.clone() for _ in range(self.num_outputs)]
 
     def _check_step(self, inputs: Sequence[Any]) -> None:
         if self.num_inputs is not None and len(inputs) != self.num_inputs:

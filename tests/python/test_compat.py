@@ -154,8 +154,34 @@ def test_training_kernels_have_the_loops_gradients() -> None:
             backward, info, *grads, *saved, input_templates=[x], state_templates=[v]
         )
         torch.testing.assert_close(found, expected)
-        with pytest.raises(ValueError, match="input_templates must be the input sequences"):
-            wrapper.flexsn_backward(backward, info, *grads, *saved)
+        torch.testing.assert_close(wrapper.flexsn_backward(backward, info, *grads, *saved), expected)
+        torch.testing.assert_close(backward(*grads, *saved), expected)
+
+
+def test_own_kernels_need_templates_where_the_seeds_do() -> None:
+    x, v = torch.randn(5, 3), torch.randn(3)
+    forward, backward, info = build_training_kernels(soft, 1, 1, 1)
+    results = wrapper.flexsn_forward(forward, info, x)  # states that are left out are zeros
+    assert len(results) == info.num_fwd_kernel_returns
+    saved = [results[place] for place in info.c2k_return_mapping]
+
+    def gradients(*grads: Tensor | None, **templates) -> tuple[Tensor, ...]:
+        return wrapper.flexsn_backward(backward, info, *grads, *saved, **templates)
+
+    with pytest.raises(ValueError, match="input_templates are required where all gradients are None"):
+        gradients(None, None)
+    with pytest.raises(ValueError, match="input_templates are required where all gradients of outputs"):
+        gradients(None, x)
+    with pytest.raises(ValueError, match="state_templates are required where one of the states' gradients"):
+        gradients(x, None)
+    with pytest.raises(ValueError, match="input_templates must hold a tensor for each of 1 inputs, found 2"):
+        gradients(x, x, input_templates=[x, x])
+    zeros = gradients(None, None, input_templates=[x], state_templates=[v])
+    torch.testing.assert_close(zeros, (torch.zeros(5, 3), torch.zeros(3)))
+    absent = gradients(x, None, state_templates=[v])
+    torch.testing.assert_close(absent, gradients(x, torch.zeros(5, 3)))
+    with pytest.raises(ValueError, match="backward takes all that the training kernel returned, found 1"):
+        backward(x, x, x)
 
 
 def test_builders_name_what_they_keep() -> None:

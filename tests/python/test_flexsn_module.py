@@ -679,6 +679,17 @@ def test_empty_sequence_of_a_core_without_outputs_needs_no_example_outputs():
     assert torch.equal(module.states[0], torch.ones(3))
 
 
+@pytest.mark.parametrize(
+    "backend, examples", [("fused", None), ("torch", [torch.zeros(4)]), ("torch", [torch.zeros(4).double()])]
+)
+def test_a_loss_over_no_steps_has_a_gradient(backend, examples):
+    module = FlexSN(lif, 1, 1, 1, backend=backend, example_outputs=examples)
+    x = torch.empty(0, 2, requires_grad=True)
+    module(x).sum().backward()
+    assert x.grad.shape == (0, 2)
+    assert not module(x.detach()).requires_grad
+
+
 @both_backends
 def test_empty_sequence_stores_empty_state_sequences(backend):
     module = FlexSN(

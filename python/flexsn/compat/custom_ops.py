@@ -210,7 +210,7 @@ def flexsn_inductor_backward(
     """Gradients of what `input_templates` is like, in its order: inputs, then states where they are given.
 
     saved_tensors: what the training call returned, in the order of the info's c2k_return_mapping. For kernels
-    of flexsn that is all of it, and `input_templates` is what that call was given: backward may read it.
+    of flexsn that is all of it.
     """
     _, kernel, info = _kernel(handle, "backward", "backward_kernel", "training_info")
     if isinstance(kernel, NeuronKernel):

@@ -23,9 +23,9 @@ class NeuronKernel:
     """A kernel of one kind. It runs as one torch operator that names the neuron by its text.
 
     "inference", "inference_final_state" and "training" take input sequences, then initial states, which may
-    be left out together and are zeros then. "training" returns outputs, states, then what backward reads.
-    "backward" takes gradients of outputs and states (None: there is none), all that "training" returned, and
-    as `arguments` what it was called with; it returns gradients of these.
+    be left out together and are zeros then. "training" returns outputs, states, then what backward reads, its
+    own arguments last. "backward" takes gradients of outputs and states (None: there is none) and all that
+    "training" returned; it returns gradients of inputs and states, or of as many as `arguments` are.
     """
 
     def __init__(self, kind: str, fused: Fused, text: str) -> None:
@@ -37,7 +37,9 @@ class NeuronKernel:
     def __repr__(self) -> str:
         return f"NeuronKernel({self.kind} of {describe(self._fused.core)})"
 
-    def __call__(self, *tensors: Tensor | None, arguments: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+    def __call__(
+        self, *tensors: Tensor | None, arguments: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
         if self.kind == "backward":
             count = self._fused.num_outputs + self._fused.num_states
             return tuple(self.backward(tensors[:count], tensors[count:], arguments))
@@ -49,33 +51,50 @@ class NeuronKernel:
 
     def forward(self, operator: str, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Runs an operator on input sequences and initial states."""
-        inputs, states = self._split(arguments)
-        found, states, params = self._fused.ready(inputs, states or None)
-        extra = [_wanted(found, states)] if operator.startswith("training") else []
-        return getattr(ops, operator).default(found.text, inputs, states, params, *extra)
+        inputs, given = self._split(arguments)
+        trained = operator.startswith("training")
+        if trained and not given:  # what backward reads has a place for them
+            given = [inputs[0].new_zeros(inputs[0].shape[1:]) for _ in range(self._fused.num_states)]
+        found, states, params = self._fused.ready(inputs, given or None)
+        run = getattr(ops, operator).default
+        if not trained:
+            return run(found.text, inputs, states, params)
+        results = run(found.text, inputs, states, params, differentiable(found.text))
+        return [*results, *[argument.detach() for argument in (*inputs, *given)]]
 
     def backward(
-        self, grads: Sequence[Tensor | None], results: Sequence[Tensor], arguments: Sequence[Tensor]
+        self,
+        grads: Sequence[Tensor | None],
+        results: Sequence[Tensor],
+        templates: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
-        """Gradients of arguments; zeros of those that have none."""
-        inputs, given = self._split(arguments)
+        """Gradients of inputs and states, or of as many as there are templates; zeros of those without."""
+        count = self._fused.num_inputs + self._fused.num_states
+        if len(results) < count:
+            raise ValueError(
+                f"flexsn: backward takes all that the training kernel returned, found {len(results)} tensors"
+            )
+        read = results[len(results) - count :]
+        inputs, given = self._split(read)
         found, states, params = self._fused.ready(inputs, given or None)
-        wanted = _wanted(found, states)
-        now = [place for place in wanted if place < len(arguments)]
+        if templates is None:
+            templates = read
+        wanted = differentiable(found.text)
+        now = [place for place in wanted if place < len(templates)]
         gradients: list[Tensor] = []
         if now and any([grad is not None for grad in grads]):
             shape = list(inputs[0].shape)
             # Last states have the shape of a step.
             first = results[found.num_outputs] if found.num_states else inputs[0]
             sequences = first.dim() == len(shape)
+            own = list(results[: len(results) - count])
             gradients = ops.backward.default(
-                found.text, list(grads), inputs, states, params, list(results), shape, wanted, now, sequences,
-                "",
-            )  # fmt: skip
+                found.text, list(grads), inputs, states, params, own, shape, wanted, now, sequences, ""
+            )
         by_place = dict(zip(now, gradients))
         return [
-            by_place[place].to(argument.dtype) if place in by_place else torch.zeros_like(argument)
-            for place, argument in enumerate(arguments)
+            by_place[place].to(template.dtype) if place in by_place else torch.zeros_like(template)
+            for place, template in enumerate(templates)
         ]
 
     def _split(self, arguments: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -86,13 +105,6 @@ class NeuronKernel:
                 f"inputs alone, found {len(arguments)} tensors"
             )
         return list(arguments[:inputs]), list(arguments[inputs:])
-
-
-def _wanted(found: Trace, states: Sequence[Tensor]) -> list[int]:
-    """Which arguments a training call prepares gradients of: all that are given and can have one."""
-    first, last = found.num_inputs, found.num_inputs + found.num_states
-    places = differentiable(found.text)
-    return [place for place in places if states or not first <= place < last]
 
 
 def build_inference_kernel(
@@ -146,8 +158,9 @@ def build_training_kernels(
     with torch.no_grad():
         returned = len(forward(*[torch.zeros_like(example) for example in examples]))
     names = _returns(found)
-    names += names + [f"saved{i}" for i in range(returned - len(names))]
-    info = info_of_names(_arguments(found), names, num_inputs, num_states, num_outputs)
+    arguments = _arguments(found)
+    saved = [f"saved{i}" for i in range(returned - len(names) - len(arguments))]
+    info = info_of_names(arguments, [*names, *names, *saved, *arguments], num_inputs, num_states, num_outputs)
     return forward, NeuronKernel("backward", fused, found.text), info
 
 

@@ -91,18 +91,10 @@ def flexsn_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of inputs and initial states from those of output and state sequences, then saved tensors.
 
-    A gradient may be None. Templates give results their shapes and types. For a kernel of flexsn they are
-    what the forward kernel was called with: backward may read it.
+    A gradient may be None. Templates give results their shapes and types.
     """
     count = info.num_outputs + info.num_states
     grads, saved = args[:count], args[count:]
-    if isinstance(f, NeuronKernel):
-        if input_templates is None:
-            raise ValueError(
-                "input_templates must be the input sequences that the forward kernel was called with, found "
-                "None"
-            )
-        return tuple(f.backward(grads, saved, [*input_templates, *(state_templates or ())]))
     input_templates = _input_templates(info, grads, input_templates)
     if state_templates is not None and len(state_templates) != info.num_states:
         raise ValueError(
@@ -118,6 +110,8 @@ def flexsn_backward(
     templates = [*input_templates, *state_templates]
     if not present or present[0].shape[0] == 0:
         return tuple([torch.zeros_like(template) for template in templates])
+    if isinstance(f, NeuronKernel):
+        return tuple(f.backward(grads, saved, templates))
     results = [_like(template) for template in templates]
     dense = [torch.zeros_like(present[0]) if grad is None else grad for grad in grads]
     _launch(f, [*dense, *saved], results, present[0])
