@@ -57,7 +57,7 @@ void checked(llvm::Error error) {
 }
 
 /// The instruction set exactly, whatever more this machine has: the same code everywhere.
-std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa) {
+std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa, llvm::CodeGenOptLevel level) {
   start_llvm();
   const std::string triple = is_x86(isa) ? "x86_64-unknown-linux-gnu" : "aarch64-unknown-linux-gnu";
   std::string problem;
@@ -67,8 +67,12 @@ std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa) {
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   return std::unique_ptr<llvm::TargetMachine>(
       target->createTargetMachine(triple, is_x86(isa) ? name_of(isa) : "generic", "", options,
-                                  llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+                                  llvm::Reloc::PIC_, llvm::CodeModel::Small, level));
 }
+
+/// Instructions of a kernel that is still optimized. Allocating registers and choosing instructions takes
+/// time that grows with the square of a loop's body: minutes for bodies of 10,000 operations.
+constexpr unsigned largest_optimized = 5000;
 
 std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what) {
   const IeeeEnvironment environment;  // for what LLVM folds
@@ -80,7 +84,9 @@ std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what
                         " in: ", problem.getLineContents().str()),
                    std::source_location::current());
   internal_check(!llvm::verifyModule(*module), "LLVM finds what flexsn wrote illegal");
-  const std::unique_ptr<llvm::TargetMachine> machine = target_machine(isa);
+  const auto level = module->getInstructionCount() > largest_optimized ? llvm::CodeGenOptLevel::None
+                                                                       : llvm::CodeGenOptLevel::Default;
+  const std::unique_ptr<llvm::TargetMachine> machine = target_machine(isa, level);
   module->setTargetTriple(machine->getTargetTriple().str());
   module->setDataLayout(machine->createDataLayout());
   llvm::SmallVector<char, 0> code;
