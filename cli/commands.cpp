@@ -377,7 +377,11 @@ Outcome export_neuron(const Request& request) {
     kind = static_cast<flexsn::Kind>(choice("--kind", request.kind, kinds));
     if (format != "cuda") throw WrongUse("--kind is for --format cuda, which is one kernel; leave it out");
   }
-  const std::string text = flexsn::exported(neuron_of(request), format, kind, gpu_training_of(request));
+  std::string text = flexsn::exported(neuron_of(request), format, kind, gpu_training_of(request));
+  // The text names the neuron; which one of its kind it is, only the options say.
+  const std::string& argument = request.neurons.at(0);
+  if (!is_file(argument) && argument.find(':') != std::string::npos)
+    text.insert(0, (format == "cuda" ? "// " : "# ") + argument + "\n");
   if (request.output.empty()) return {text};
   write_text(request.output, text);
   return {""};

@@ -387,6 +387,8 @@ TEST_F(Cli, ExportWritesEveryFormat) {
             std::string::npos);
   const std::string text = output({"export", "plif", "--format", "fsn"});
   EXPECT_EQ(output({"show", "-", "--canonical"}, text).find("neuron {"), 0u);
+  for (const auto& [format, head] : {std::pair{"triton", "# lif:tau=3\n"}, {"cuda", "// lif:tau=3\n"}})
+    EXPECT_EQ(output({"export", "lif:tau=3", "--format", format}).find(head), 0u) << "which lif it is";
 }
 
 TEST_F(Cli, WrongExports) {

@@ -63,7 +63,10 @@ def _arguments() -> argparse.ArgumentParser:
         if name not in ("export", "show"):
             command.add_argument("--T", type=int, metavar="STEPS", help="steps of a call")
         command.add_argument("--shape", type=_shape, metavar="DIMS", help="of one step, such as 64,32,32")
-        command.add_argument("--dtype", choices=[d for d in DTYPES if len(d) < 5], help="of inputs")
+        command.add_argument(
+            "--dtype", type=_dtypes, metavar="TYPES",
+            help=f"of inputs: {', '.join(_SHORT)}, or one for each with commas between them",
+        )  # fmt: skip
         command.add_argument("--json", action="store_true", help="print fields for programs")
         if name == "bench":
             command.add_argument(
@@ -93,6 +96,17 @@ def _shape(text: str) -> tuple[int, ...]:
     if any(size < 0 for size in shape):
         raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, found {text!r}")
     return shape
+
+
+_SHORT = [name for name in DTYPES if len(name) < 5]
+
+
+def _dtypes(text: str) -> str | list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in _SHORT:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(_SHORT)}, found {name!r}")
+    return names if len(names) > 1 else text
 
 
 def _seconds(text: str) -> float:

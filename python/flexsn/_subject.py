@@ -35,10 +35,17 @@ class Subject:
     module: FlexSN | None = None
     steps: int | None = None
     """The only number of steps that it runs."""
+    dtypes: tuple[torch.dtype, ...] | None = None
+    """Of inputs, where its module was made with examples."""
 
     @property
     def name(self) -> str:
         return describe(self.core)
+
+    @property
+    def options(self) -> str:
+        """A neuron of the library as it was made; "" for others."""
+        return ""
 
     @property
     def runs_steps(self) -> bool:
@@ -111,6 +118,11 @@ class LibrarySubject(Subject):
         return self.neuron.name
 
     @property
+    def options(self) -> str:
+        text = f"{type(self.neuron).__name__}({self.neuron.options_text()})"
+        return " ".join(text.split())  # one line, whatever a surrogate says of itself
+
+    @property
     def runs_steps(self) -> bool:
         return self.neuron.backend == "torch"
 
@@ -177,6 +189,7 @@ def subject_of(
         static = neuron.static_inputs if isinstance(neuron, FlexSN) else ()
         module = neuron if isinstance(neuron, FlexSN) else None
         core, num_inputs, num_states = neuron.core, own.num_inputs, own.num_states
+        dtypes = neuron.input_dtypes
     else:
         if not callable(neuron):
             raise TypeError(
@@ -184,7 +197,7 @@ def subject_of(
                 "of the library is an object such as flexsn.neurons.LIFNode()"
             )
         _refuse_network(neuron, asker)
-        core, static, module = neuron, tuple(params), None
+        core, static, module, dtypes = neuron, tuple(params), None, None
     if num_states is None:
         raise TypeError(
             f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
@@ -203,7 +216,7 @@ def subject_of(
     if len(names) < total:
         names = [f"input{i}" for i in range(num_inputs)]
         names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
-    return Subject(core, num_inputs, num_states, static, names[:total], module)
+    return Subject(core, num_inputs, num_states, static, names[:total], module, dtypes=dtypes)
 
 
 def _refuse_network(neuron: Any, asker: str) -> None:

@@ -7,11 +7,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ._library import ops
 from ._subject import OWN_COUNTS, Traced, subject_of, told_states
-from .inspect import KINDS, _example_arguments, _traced
+from .inspect import KINDS, Types, traced_alone
 
 FORMATS = ("triton", "cuda", "fsn")
 _COMMENT = {"triton": "#", "cuda": "//", "fsn": "#"}
@@ -24,10 +24,12 @@ def export(
     *,
     kind: str | None = None,
     shape: Sequence[int] | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: Types | None = None,
     num_states: int | None = None,
     num_inputs: int | None = None,
     params: Sequence[Any] = (),
+    inputs: Sequence[Tensor] | Tensor | None = None,
+    states: Sequence[Tensor] | None = None,
 ) -> str:
     """The neuron as a text in a format, which is also written to `path`.
 
@@ -47,8 +49,7 @@ def export(
     if num_states is None and callable(neuron) and not isinstance(neuron, OWN_COUNTS):
         num_states, _ = told_states(neuron, num_inputs, params, shape)
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
-    examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
-    traced = _traced(subject, examples, None, shape is not None, asker)
+    traced = traced_alone(subject, shape, dtype, inputs, states, asker)
     sequences = subject.keeps_sequences
     # Parameters may have learned since the neuron was made: no number of then stands for them.
     text = _head(traced, _COMMENT[format]) + ops.export(traced.text, format, kind or "", sequences, False)
@@ -58,13 +59,14 @@ def export(
 
 
 def _head(traced: Traced, comment: str) -> str:
-    """Where the parameters of the kernel come from, as comments."""
-    lines = []
+    """A neuron of the library with its options, and where the parameters of the kernel come from, as comments."""
+    lines = [traced.subject.options] if traced.subject.options else []
+    of_parameters = []
     for p in traced.parameters:
         kind = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
-        lines.append(f"  {p.name}: {kind}, {p.source} of the core")
+        of_parameters.append(f"  {p.name}: {kind}, {p.source} of the core")
     if traced.outside:
-        lines += ["where, as functions of torch,", *(f"  {line}" for line in traced.outside)]
-    if not lines:
-        return ""
-    return "".join(f"{comment} {line}\n" for line in ["Parameters, as they were when this was made:", *lines])
+        of_parameters += ["where, as functions of torch,", *(f"  {line}" for line in traced.outside)]
+    if of_parameters:
+        lines += ["Parameters, as they were when this was made:", *of_parameters]
+    return "".join(f"{comment} {line}\n" for line in lines)

@@ -20,22 +20,39 @@ KINDS = ("inference", "inference_final_state", "forward", "backward")
 DTYPES = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
     "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64,
+    "i32": torch.int32, "int32": torch.int32, "u8": torch.uint8, "uint8": torch.uint8, "bool": torch.bool,
 }  # fmt: skip
+#: one type for all inputs, or a list with one for each
+Types = torch.dtype | str | Sequence[torch.dtype | str]
 
 
 def dtype_named(dtype: torch.dtype | str, asker: str) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"{asker}: dtype must be one of {', '.join(DTYPES)}, found {dtype!r}")
     return DTYPES[dtype]
+
+
+def _dtypes_of_inputs(subject: Subject, dtype: Types | None, asker: str) -> list[torch.dtype]:
+    """The types of a call's inputs: as the caller says, as the module's examples have them, or f32."""
+    if dtype is None:
+        dtype = subject.dtypes or torch.float32
+    if isinstance(dtype, (str, torch.dtype)):
+        return [dtype_named(dtype, asker)] * subject.num_inputs
+    if len(dtype) != subject.num_inputs:
+        raise ValueError(
+            f"{asker}: dtype must be one type, or a list of one for each of {subject.num_inputs} inputs, found "
+            f"{len(dtype)}"
+        )
+    return [dtype_named(each, asker) for each in dtype]
 
 
 def _example_arguments(
     subject: Subject,
     T: int | None,
     shape: Sequence[int] | None,
-    dtype: torch.dtype | str | None,
+    dtype: Types | None,
     inputs: Sequence[Tensor] | Tensor | None,
     states: Sequence[Tensor] | None,
     usual: tuple[int, tuple[int, ...]],
@@ -54,9 +71,9 @@ def _example_arguments(
     shape = usual[1] if shape is None else tuple(shape)
     if T < 0 or any(size < 0 for size in shape):
         raise ValueError(f"{asker}: T and shape must not be negative, found T={T} and shape={tuple(shape)}")
-    one = torch.zeros((), dtype=dtype_named("f32" if dtype is None else dtype, asker))
-    rows = one.expand(T, *shape)  # no memory is needed to know what would run
-    return [rows] * subject.num_inputs, None if states is None else list(states), T, False
+    # No memory is needed to know what would run.
+    rows = [torch.zeros((), dtype=d).expand(T, *shape) for d in _dtypes_of_inputs(subject, dtype, asker)]
+    return rows, None if states is None else list(states), T, False
 
 
 def _traced(
@@ -68,9 +85,24 @@ def _traced(
         if chosen or not re.search("shape|size|broadcast|channels", str(error)):
             raise
         raise ValueError(
-            f"{asker}: {error}; shape= was not given, so steps of shape {tuple(inputs[0].shape[1:])} were "
-            "tried: say shape=, that of one step, if the core needs another"
+            f"{asker}: {error}; no shape was given, so steps of shape {tuple(inputs[0].shape[1:])} were "
+            "tried: give the shape of one step, if the core needs another"
         ) from error
+
+
+def traced_alone(
+    subject: Subject,
+    shape: Sequence[int] | None,
+    dtype: Types | None,
+    inputs: Sequence[Tensor] | Tensor | None,
+    states: Sequence[Tensor] | None,
+    asker: str,
+) -> Traced:
+    """The neuron for such arguments, of which there need be none."""
+    examples, states, _, given = _example_arguments(
+        subject, None, shape, dtype, inputs, states, (1, (8,)), asker
+    )
+    return _traced(subject, examples, states, given or shape is not None, asker)
 
 
 # ---- explain -----------------------------------------------------------------------------------------------
@@ -107,7 +139,7 @@ def explain(
     neuron: Any,
     T: int | None = None,
     shape: Sequence[int] | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: Types | None = None,
     *,
     num_states: int | None = None,
     num_inputs: int | None = None,
@@ -119,9 +151,9 @@ def explain(
     """Says what a call of a neuron does: operators, launches, bytes, copies, what is saved and recomputed.
 
     neuron: a FlexSN, a FlexSNKernel, a neuron of the library, or a core with `num_states` (and `params`, what
-    it takes after the states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32; or
-    `inputs`, example sequences, of which it then says which are copied. states: initial ones; None: those it
-    starts from, which are not read. device: "cpu" or "cuda", whose kernels are meant; by default that of the
+    it takes after the states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32 (a
+    list of types has one for each input); or `inputs`, example sequences, of which it then says which are
+    copied. states: initial ones; None: those it starts from, which are not read. device: "cpu" or "cuda", whose kernels are meant; by default that of the
     inputs. There need be no GPU to ask about one.
     """
     asker = "flexsn.explain"
@@ -219,16 +251,19 @@ def show(
     *,
     kind: str | None = None,
     shape: Sequence[int] | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: Types | None = None,
     num_states: int | None = None,
     num_inputs: int | None = None,
     params: Sequence[Any] = (),
+    inputs: Sequence[Tensor] | Tensor | None = None,
+    states: Sequence[Tensor] | None = None,
 ) -> str:
     """The text of one stage: "torch" (what was traced), "ir" (the step), "joint" (with its gradients),
     "forward" and "backward" (its halves), "expanded" (in exact ops), "plan", "llvm" or "asm".
 
     kind: of which kernel, for "plan" (by default both of training), "llvm" and "asm" (by default
-    "inference_final_state"); one of inference, inference_final_state, forward, backward.
+    "inference_final_state"); one of inference, inference_final_state, forward, backward. What else is given is
+    as for `explain`.
     """
     asker = "flexsn.show"
     if what not in STAGES:
@@ -240,8 +275,7 @@ def show(
             f"{asker}: kind chooses a kernel, for plan, llvm and asm; it means nothing for {what!r}"
         )
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
-    examples, _, _, _ = _example_arguments(subject, None, shape, dtype, None, None, (1, (8,)), asker)
-    traced = _traced(subject, examples, None, shape is not None, asker)
+    traced = traced_alone(subject, shape, dtype, inputs, states, asker)
     if what == "torch":
         if not traced.trace.listing:
             raise ValueError(
@@ -303,7 +337,7 @@ def check(
     neuron: Any,
     T: int | None = None,
     shape: Sequence[int] | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: Types | None = None,
     *,
     num_states: int | None = None,
     num_inputs: int | None = None,

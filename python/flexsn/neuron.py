@@ -118,6 +118,8 @@ class FlexSN(MemoryModule):
             self._add_static(place, value) for place, value in enumerate(static_inputs)
         )
         self._templates = templates
+        #: of the examples, where there were some
+        self.input_dtypes = _input_dtypes(example_inputs, counts)
         self._store_state_seqs = bool(store_state_seqs)
         self._step_shape: torch.Size | None = None
         self._visit: Visit | None = None
@@ -475,6 +477,14 @@ class FlexSN(MemoryModule):
             self._fused = self._make_fused()
 
 
+def _input_dtypes(
+    example_inputs: Sequence[Tensor] | None, counts: Counts
+) -> tuple[torch.dtype, ...] | None:
+    if example_inputs is None or counts.inputs is None:
+        return None
+    return tuple(example.dtype for example in example_inputs[: counts.inputs])
+
+
 def _carried_into_compiled_code(states: Sequence[Tensor]) -> Sequence[Tensor]:
     needed = torch.is_grad_enabled() and any([state.requires_grad for state in states])
     if not needed or torch.compiler.is_exporting():
@@ -513,6 +523,7 @@ class FlexSNKernel:
         check_requires_grad("FlexSNKernel", requires_grad, counts)
         self.core = core
         self.info = KernelInfo(counts.inputs, counts.outputs, counts.states)
+        self.input_dtypes = _input_dtypes(example_inputs, counts)
         self._fused = self._make_fused()
 
     def _make_fused(self) -> Fused:

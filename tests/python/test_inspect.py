@@ -323,7 +323,7 @@ def test_parameters_of_a_neuron_of_the_library_are_named_with_their_shapes() -> 
     ]
     assert found.operators["inference"] == ("flexsn::inference",)
     assert 'backend "torch", which calls the core step by step' in found.text
-    text = r"shape= was not given, so steps of shape \(1048576,\) were tried"
+    text = r"no shape was given, so steps of shape \(1048576,\) were tried"
     with pytest.raises(ValueError, match=text):
         flexsn.explain(neurons.GatedLIFNode(4, inplane=3))
     with pytest.raises(ValueError, match=text):
@@ -421,7 +421,7 @@ def test_what_cannot_be_looked_at_is_an_error(ask) -> None:
 
 
 def test_a_shape_that_parameters_need_is_asked_for() -> None:
-    text = r"shape= was not given, so steps of shape \(1048576,\) were tried: say shape="
+    text = r"no shape was given, so steps of shape \(1048576,\) were tried: give the shape of one step"
     with pytest.raises(ValueError, match=text):
         flexsn.explain(Lif(), num_states=1)
 

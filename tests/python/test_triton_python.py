@@ -114,6 +114,52 @@ def test_the_head_says_where_parameters_come_from() -> None:
     assert flexsn.export(lif, num_states=1).startswith('"""Neuron lif as Triton kernels')
 
 
+def test_the_head_names_the_options_of_a_library_neuron() -> None:
+    assert flexsn.export(flexsn.neurons.LIFNode(tau=3.0), "fsn").startswith("# LIFNode(tau=3.0, decay_input=")
+    learned = flexsn.export(flexsn.neurons.ParametricLIFNode(init_tau=4.0), "cuda")
+    first, second = learned.splitlines()[:2]
+    assert first.startswith("// ParametricLIFNode(") and second.startswith("// Parameters, as they were")
+
+
+def delayed(x: Tensor, wait: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    h = v * 0.5 + x
+    return torch.where(wait > 0, torch.zeros_like(h), h), h
+
+
+def test_inputs_may_have_types_of_their_own(tmp_path) -> None:
+    x, wait = torch.randn(4, 3), torch.tensor([[0, 1, 2]] * 4, dtype=torch.int32)
+    module = FlexSN(delayed, num_states=1, example_inputs=[torch.zeros(1), wait[0, :1], torch.zeros(1)])
+    texts = [
+        flexsn.export(delayed, num_states=1, dtype=["f32", torch.int32]),
+        flexsn.export(delayed, num_states=1, inputs=[x, wait], states=[torch.zeros(3)]),
+        flexsn.export(module),
+    ]
+    assert texts[0] == texts[1] == texts[2] and "wait (int32)" in texts[0]
+    found = load(texts[0], tmp_path, "exported_delayed").delayed(x, wait)
+    assert same_bits(found[0], FlexSN(delayed, num_states=1)(x, wait))
+    for shown in (
+        flexsn.show(delayed, num_states=1, dtype=["f32", "i32"]),
+        flexsn.show(delayed, num_states=1, inputs=[x, wait]),
+    ):
+        assert "input wait : i32" in shown
+    assert flexsn.check(delayed, num_states=1, dtype=("f32", "i32")).passed
+    with pytest.raises(ValueError, match="a list of one for each of 2 inputs, found 3"):
+        flexsn.export(delayed, num_states=1, dtype=["f32"] * 3)
+
+
+def test_the_command_takes_a_type_for_each_input(tmp_path, capsys) -> None:
+    (tmp_path / "waiting.py").write_text(
+        "import torch\ndef delayed(x, wait, v):\n    h = v * 0.5 + x\n"
+        "    return torch.where(wait > 0, torch.zeros_like(h), h), h\n"
+    )
+    core = f"{tmp_path / 'waiting.py'}:delayed"
+    assert main(["export", core, "--format", "fsn", "--states", "1", "--dtype", "f32,i32"]) == 0
+    assert "input wait : i32" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["export", core, "--dtype", "f32,int"])
+    assert "must be of f16, bf16, f32, f64, i32, u8, bool, found 'int'" in capsys.readouterr().err
+
+
 def test_the_text_is_also_written(tmp_path) -> None:
     path = tmp_path / "lif.py"
     assert flexsn.export(lif, "triton", path) == path.read_text() == flexsn.export(lif, num_states=1)

@@ -250,10 +250,14 @@ class LibraryNeuron(MemoryModule):
         self._store_v_seq = value
         self.v_seq = None
 
-    def extra_repr(self) -> str:
+    def options_text(self) -> str:
+        """The options and what they are; shapes of those that are tensors."""
         values = {name: getattr(self, name) for name in self._option_names}
-        shown = [f"{k}={tuple(v.shape) if isinstance(v, Tensor) else v}" for k, v in values.items()]
-        return ", ".join([*shown, f"step_mode={self._step_mode}", f"backend={self._backend}"])
+        return ", ".join(f"{k}={tuple(v.shape) if isinstance(v, Tensor) else v}" for k, v in values.items())
+
+    def extra_repr(self) -> str:
+        options = self.options_text()
+        return f"{options}{', ' if options else ''}step_mode={self._step_mode}, backend={self._backend}"
 
     # ---- running ------------------------------------------------------------------------------------------
 
