@@ -595,16 +595,49 @@ def test_callers_kernels_need_an_input() -> None:
     release_flexsn_kernel_handle(handle)
 
 
-def test_callers_kernels_stay_out_of_compiled_graphs() -> None:
-    handle, _ = made_by_caller()
-    x, v = torch.randn(4, 3), torch.randn(3)
-
-    def run(x: Tensor, v: Tensor) -> Tensor:
-        return flexsn_inductor_inference(handle, [x + 1, v])[0] * 2
-
-    expected = run(x, v)
-    torch.testing.assert_close(torch.compile(run, backend="eager")(x, v), expected)
+@pytest.mark.parametrize("call", [flexsn_inductor_inference, flexsn_inductor_inference_final_state])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_callers_kernels_are_nodes_of_compiled_graphs(call, steps: int) -> None:
+    handle, kernels = made_by_caller()
+    x, v = torch.randn(steps, 3), torch.randn(3)
+    for arguments in ([x, v], [x]):
+        compiled = torch.compile(lambda *given: call(handle, [g + 1 for g in given]), fullgraph=True)
+        torch.testing.assert_close(compiled(*arguments), call(handle, [a + 1 for a in arguments]))
+    assert bool(kernels[0].launches or kernels[1].launches) is (steps > 0)
     release_flexsn_kernel_handle(handle)
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+@pytest.mark.parametrize("call", [flexsn_inductor_training, flexsn_inductor_training_final_state])
+def test_callers_kernels_train_in_compiled_graphs(call, steps: int) -> None:
+    handle, kernels = made_by_caller()
+
+    def loss(x: Tensor, v: Tensor) -> Tensor:
+        y, state, _ = call(handle, [x * 1.5, v])
+        return (y * y).sum() + (state * 3).sum()
+
+    found = []
+    for run in (loss, torch.compile(loss, fullgraph=True)):
+        torch.manual_seed(3)
+        x, v = torch.randn(steps, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+        run(x, v).backward()
+        found.append([x.grad, v.grad])
+    torch.testing.assert_close(found[1], found[0])
+    assert kernels[3].launches == (2 if steps else 0)
+    release_flexsn_kernel_handle(handle)
+
+
+def test_operators_of_callers_kernels_are_well_made() -> None:
+    handle, _ = made_by_caller()
+    x, v = torch.randn(4, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    ops = torch.ops.flexsn_compat
+    for sequences in (True, False):
+        torch.library.opcheck(ops.launched, (handle, sequences, [x.detach(), v.detach()]))
+        torch.library.opcheck(ops.trained, (handle, sequences, [x, v]))
+    grads, saved, templates = [torch.ones(4, 3), None], [x.detach()], [x.detach(), v.detach()]
+    torch.library.opcheck(ops.gone_back, (handle, grads, saved, templates, True))
+    release_flexsn_kernel_handle(handle)
+
 
 
 def test_every_name_of_the_seed_is_there() -> None:

@@ -2,7 +2,8 @@
 
 C++ gives the numbers and counts the references; this side holds the kernel objects of each number. Kernels of
 flexsn run as torch operators that name the neuron by its text, so a compiled graph holds no handle. Kernel
-objects that a caller made are launched as `wrapper` describes, outside of compiled graphs.
+objects that a caller made are launched as `wrapper` describes; in a compiled graph they are operators that
+name their handle, which must outlive the graph.
 """
 
 from __future__ import annotations
@@ -169,19 +170,23 @@ def _kernel(handle: Any, purpose: str, kernel: str, info: str) -> tuple[int, Any
 
 def flexsn_inductor_inference(handle: Any, flat_args: Sequence[Tensor]) -> list[Tensor]:
     """Output sequences and state sequences. `flat_args`: input sequences, then states; none: zeros."""
-    _, kernel, info = _kernel(handle, "inference", "inference_kernel", "inference_info")
+    number, kernel, info = _kernel(handle, "inference", "inference_kernel", "inference_info")
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("inference", flat_args)
+    if torch.compiler.is_compiling():
+        return torch.ops.flexsn_compat.launched(number, True, flat_args)
     return _launched(flexsn_inference, kernel, info, flat_args)
 
 
 def flexsn_inductor_inference_final_state(handle: Any, flat_args: Sequence[Tensor]) -> list[Tensor]:
     """Output sequences and last states."""
-    _, kernel, info = _kernel(
+    number, kernel, info = _kernel(
         handle, "inference-final-state", "inference_final_state_kernel", "inference_final_state_info"
     )
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("inference_final_state", flat_args)
+    if torch.compiler.is_compiling():
+        return torch.ops.flexsn_compat.launched(number, False, flat_args)
     return _launched(flexsn_inference_final_state, kernel, info, flat_args)
 
 
@@ -190,7 +195,9 @@ def flexsn_inductor_training(handle: Any, flat_args: Sequence[Tensor]) -> list[T
     number, kernel, info = _kernel(handle, "training", "forward_kernel", "training_info")
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("training", flat_args)
-    return _trained(number, info, flat_args, True)
+    if torch.compiler.is_compiling():
+        return torch.ops.flexsn_compat.trained(number, True, flat_args)
+    return list(_Trained.apply(number, info, True, *flat_args))
 
 
 def flexsn_inductor_training_final_state(handle: Any, flat_args: Sequence[Tensor]) -> list[Tensor]:
@@ -198,7 +205,9 @@ def flexsn_inductor_training_final_state(handle: Any, flat_args: Sequence[Tensor
     number, kernel, info = _kernel(handle, "training", "forward_kernel", "training_info")
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("training_final_state", flat_args)
-    return _trained(number, info, flat_args, False)
+    if torch.compiler.is_compiling():
+        return torch.ops.flexsn_compat.trained(number, False, flat_args)
+    return list(_Trained.apply(number, info, False, *flat_args))
 
 
 def flexsn_inductor_backward(
@@ -212,10 +221,11 @@ def flexsn_inductor_backward(
     saved_tensors: what the training call returned, in the order of the info's c2k_return_mapping. For kernels
     of flexsn that is all of it.
     """
-    _, kernel, info = _kernel(handle, "backward", "backward_kernel", "training_info")
+    number, kernel, _ = _kernel(handle, "backward", "backward_kernel", "training_info")
     if isinstance(kernel, NeuronKernel):
         return kernel.backward(grad_outputs, saved_tensors, input_templates)
-    return _gone_back(kernel, info, grad_outputs, saved_tensors, input_templates)
+    go_back = torch.ops.flexsn_compat.gone_back if torch.compiler.is_compiling() else _gone_back
+    return list(go_back(number, grad_outputs, saved_tensors, input_templates, True))
 
 
 # ---- kernels that a caller made ----------------------------------------------------------------------------
@@ -240,36 +250,62 @@ def _contiguous(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     return [tensor if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-@torch.compiler.disable
 def _launched(run: Any, kernel: Any, info: FlexSNInfo, flat_args: Sequence[Tensor]) -> list[Tensor]:
     with torch.no_grad():
         return list(run(kernel, info, *_contiguous(_complete(info, flat_args))))
 
 
-@torch.compiler.disable
-def _trained(number: int, info: FlexSNInfo, flat_args: Sequence[Tensor], sequences: bool) -> list[Tensor]:
-    return list(_Trained.apply(number, info, sequences, *flat_args))
+def _trained(
+    number: int, info: FlexSNInfo, flat_args: Sequence[Tensor], sequences: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What a training call returns, and what its backward reads."""
+    arguments = _contiguous(_complete(info, flat_args))
+    results = list(flexsn_forward(_bundles[number].forward_kernel, info, *arguments))
+    outputs, plain = info.num_outputs, info.num_outputs + info.num_states
+    read = [results[place] for place in info.c2k_return_mapping]
+    if sequences:
+        return results, read
+    last = [
+        sequence[-1].clone() if sequence.shape[0] else state.clone()
+        for sequence, state in zip(results[outputs:plain], arguments[info.num_inputs :])
+    ]
+    return [*results[:outputs], *last, *[results[place] for place in hidden(info)]], read
 
 
-@torch.compiler.disable
+def hidden(info: FlexSNInfo) -> list[int]:
+    """What backward reads of a training call's sequences, where the call returns last states."""
+    return list(dict.fromkeys(place for place in info.c2k_return_mapping if place >= info.num_outputs))
+
+
 def _gone_back(
-    kernel: Any,
-    info: FlexSNInfo,
+    number: int,
     grads: Sequence[Tensor | None],
     saved: Sequence[Tensor],
     templates: Sequence[Tensor],
+    sequences: bool,
 ) -> list[Tensor]:
-    given = len(templates)
+    """Gradients of what the templates are like, from those of outputs and state sequences or last states."""
+    _, kernel, info = _kernel(number, "backward", "backward_kernel", "training_info")
+    given, length = len(templates), templates[0].shape[0]
     templates = _complete(info, templates)
-    results = flexsn_backward(
-        kernel,
-        info,
-        *_contiguous(grads),
-        *_contiguous(saved),
-        input_templates=templates[: info.num_inputs],
-        state_templates=templates[info.num_inputs :],
+    outputs, plain = info.num_outputs, info.num_outputs + info.num_states
+    of_states = list(grads[outputs:plain])
+    rows = of_states if sequences else [_in_last_row(grad, length) for grad in of_states]
+    results = list(
+        flexsn_backward(
+            kernel,
+            info,
+            *_contiguous([*grads[:outputs], *rows]),
+            *_contiguous(saved),
+            input_templates=templates[: info.num_inputs],
+            state_templates=templates[info.num_inputs :],
+        )
     )
-    return list(results[:given])
+    if length == 0 and not sequences:
+        # With no step between them, a last state is the initial one.
+        for place, grad in enumerate(of_states, info.num_inputs):
+            results[place] = results[place] if grad is None else results[place] + grad
+    return results[:given]
 
 
 class _InUse:
@@ -288,23 +324,12 @@ class _Trained(torch.autograd.Function):
         ctx: Any, number: int, info: FlexSNInfo, sequences: bool, *flat_args: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.in_use = _InUse(number)
-        arguments = _contiguous(_complete(info, flat_args))
-        results = flexsn_forward(_bundles[number].forward_kernel, info, *arguments)
-        outputs, plain = info.num_outputs, info.num_outputs + info.num_states
-        returned = results
-        if not sequences:
-            last = [
-                sequence[-1].clone() if sequence.shape[0] else state.clone()
-                for sequence, state in zip(results[outputs:plain], arguments[info.num_inputs :])
-            ]
-            read = dict.fromkeys(place for place in info.c2k_return_mapping if place >= outputs)
-            returned = (*results[:outputs], *last, *[results[place] for place in read])
-        ctx.mark_non_differentiable(*returned[plain:])
+        returned, read = _trained(number, info, flat_args, sequences)
+        ctx.mark_non_differentiable(*returned[info.num_outputs + info.num_states :])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[results[place] for place in info.c2k_return_mapping])
-        ctx.number, ctx.info, ctx.sequences = number, info, sequences
-        ctx.likes = [(argument.shape, argument.dtype, argument.device) for argument in arguments]
-        ctx.given = len(flat_args)
+        ctx.save_for_backward(*read)
+        ctx.number, ctx.sequences = number, sequences
+        ctx.likes = [(argument.shape, argument.dtype, argument.device) for argument in flat_args]
         return tuple(returned)
 
     @staticmethod
@@ -314,24 +339,12 @@ class _Trained(torch.autograd.Function):
         in_use = ctx.in_use if ctx.in_use is not None else _InUse(ctx.number)
         ctx.in_use = None
         try:
-            info: FlexSNInfo = ctx.info
-            _, kernel, _ = _kernel(ctx.number, "backward", "backward_kernel", "training_info")
             templates = [
                 torch.empty((), dtype=dtype, device=device).expand(shape)
                 for shape, dtype, device in ctx.likes
             ]
-            outputs, plain = info.num_outputs, info.num_outputs + info.num_states
-            of_states = grads[outputs:plain]
-            rows: list[Tensor | None] = list(of_states)
-            length = ctx.likes[0][0][0]
-            if not ctx.sequences:
-                rows = [_in_last_row(grad, length) for grad in of_states]
-            results = _gone_back(kernel, info, [*grads[:outputs], *rows], ctx.saved_tensors, templates)
-            if length == 0 and not ctx.sequences:
-                # With no step between them, a last state is the initial one.
-                for place, grad in enumerate(of_states, info.num_inputs):
-                    results[place] = results[place] if grad is None else results[place] + grad
-            return (None, None, None, *results[: ctx.given])
+            results = _gone_back(ctx.number, grads, ctx.saved_tensors, templates, ctx.sequences)
+            return (None, None, None, *results)
         finally:
             in_use.release()
 
@@ -344,3 +357,92 @@ def _in_last_row(grad: Tensor | None, length: int) -> Tensor | None:
     if length:
         rows[-1] = grad
     return rows
+
+
+# ---- the same in a compiled graph --------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "flexsn_compat::launched",
+    mutates_args=(),
+    schema="(int handle, bool sequences, Tensor[] flat_args) -> Tensor[]",
+)
+def _launched_op(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
+    call = flexsn_inductor_inference if sequences else flexsn_inductor_inference_final_state
+    return call(handle, flat_args)
+
+
+@_launched_op.register_fake
+def _(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
+    bundle = _bundles[handle]
+    info = bundle.inference_info if sequences else bundle.inference_final_state_info
+    return _alike(info, sequences, flat_args)
+
+
+@torch.library.custom_op(
+    "flexsn_compat::trained",
+    mutates_args=(),
+    schema="(int handle, bool sequences, Tensor[] flat_args) -> Tensor[]",
+)
+def _trained_op(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
+    return _trained(handle, _bundles[handle].training_info, flat_args, sequences)[0]
+
+
+@_trained_op.register_fake
+def _(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
+    info = _bundles[handle].training_info
+    plain = info.num_outputs + info.num_states
+    rest = info.num_fwd_kernel_returns - plain if sequences else len(hidden(info))
+    return _alike(info, sequences, flat_args) + [torch.empty_like(flat_args[0]) for _ in range(rest)]
+
+
+@torch.library.custom_op(
+    "flexsn_compat::gone_back",
+    mutates_args=(),
+    schema="(int handle, Tensor?[] grads, Tensor[] saved, Tensor[] templates, bool sequences) -> Tensor[]",
+)
+def _gone_back_op(
+    handle: int, grads: list[Tensor | None], saved: list[Tensor], templates: list[Tensor], sequences: bool
+) -> list[Tensor]:
+    return _gone_back(handle, grads, saved, templates, sequences)
+
+
+@_gone_back_op.register_fake
+def _(
+    handle: int, grads: list[Tensor | None], saved: list[Tensor], templates: list[Tensor], sequences: bool
+) -> list[Tensor]:
+    return [torch.empty_like(template) for template in templates]
+
+
+def _alike(info: FlexSNInfo, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
+    """Outputs and states as a call returns them, without their values."""
+    first, states = flat_args[0], flat_args[info.num_inputs :]
+    found = [torch.empty_like(first) for _ in range(info.num_outputs)]
+    if sequences:
+        return found + [torch.empty_like(first) for _ in range(info.num_states)]
+    if states:
+        return found + [torch.empty_like(state) for state in states]
+    return found + [first.new_empty(first.shape[1:]) for _ in range(info.num_states)]
+
+
+def _keep(ctx: Any, inputs: tuple[int, bool, list[Tensor]], output: list[Tensor]) -> None:
+    ctx.handle, ctx.sequences, flat_args = inputs
+    info = _bundles[ctx.handle].training_info
+    places = {place: place for place in range(info.num_fwd_kernel_returns)}
+    if not ctx.sequences:
+        after = enumerate(hidden(info), info.num_outputs + info.num_states)
+        places |= {place: returned for returned, place in after}
+    ctx.count = len(flat_args)
+    ctx.save_for_backward(*flat_args, *[output[places[place]] for place in info.c2k_return_mapping])
+    ctx.set_materialize_grads(False)
+
+
+def _go_back(ctx: Any, grads: list[Tensor | None]) -> tuple[None, None, list[Tensor]]:
+    flat_args, saved = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    info = _bundles[ctx.handle].training_info
+    arriving = list(grads[: info.num_outputs + info.num_states])
+    found = torch.ops.flexsn_compat.gone_back(ctx.handle, arriving, saved, flat_args, ctx.sequences)
+    return None, None, found
+
+
+_trained_op.register_autograd(_go_back, setup_context=_keep)
