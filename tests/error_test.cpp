@@ -258,7 +258,7 @@ void expect_quick(const char* what, Work work) {
   EXPECT_NO_THROW(work()) << what;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 #if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
-  constexpr double limit = 30;
+  constexpr double limit = 120;
 #else
   constexpr double limit = 3;
 #endif

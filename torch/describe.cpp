@@ -45,9 +45,10 @@ std::tuple<Strings, Strings, Strings, Strings> signature(const std::string& text
   });
 }
 
-/// The text with names for people: of the neuron, of its inputs, states and parameters, of its outputs.
+/// The text with names for people: of the neuron, of its inputs, states and parameters, of its outputs, and
+/// of the nodes at some places.
 std::string named(const std::string& text, const std::string& name, const Strings& arguments,
-                  const Strings& outputs) {
+                  const Strings& outputs, const std::vector<std::int64_t>& places, const Strings& locals) {
   return guarded([&] {
     Graph graph = parse(text, "neuron");
     graph.name = name;
@@ -62,6 +63,7 @@ std::string named(const std::string& text, const std::string& name, const String
     used = 0;
     for (Result& result : graph.results)
       if (result.gives == Gives::output) result.name = next(outputs, used);
+    for (std::size_t i = 0; i < places.size(); ++i) graph.debug.at(places[i]).name = locals.at(i);
     // A core may have an argument that is called like a gradient.
     std::set<std::string> taken(arguments.begin(), arguments.end());
     const auto gradient_of = [&](const std::string& of) {
@@ -213,42 +215,76 @@ bool compares_floats(const Graph& graph, const Node& node) {
          is_float(graph.at(node.operands[0]).type);
 }
 
-/// The comparisons of one step on one element: which they are, and their two sides. `values` are those of
-/// inputs, states and parameters.
+/// The results of one step of one element. `values` are those of inputs, states and parameters; gradients
+/// that arrive are zeros.
+std::vector<double> on_one_element(const Graph& graph, const std::vector<double>& values) {
+  std::vector<Array> memory(graph.arguments.size()), found;
+  std::size_t next = 0;
+  for (Role role : {Role::input, Role::state, Role::param, Role::grad_output, Role::grad_next})
+    for (std::size_t a = 0; a < memory.size(); ++a)
+      if (graph.arguments[a].role == role) {
+        const bool arrives = role == Role::grad_output || role == Role::grad_next;
+        if (!arrives && next == values.size())
+          user_error("flexsn: there are more arguments than the ", values.size(), " values of one element");
+        memory[a] = Array(graph.arguments[a].mem, {1}, arrives ? 0 : values[next++]);
+      }
+  if (next != values.size())
+    user_error("flexsn: expected ", next, " values of one element, found ", values.size());
+  Scan scan;
+  scan.steps = scan.elements = 1;
+  for (const Array& array : memory) scan.sources.push_back({.mem = array.type, .data = array.bytes.data()});
+  for (const Result& result : graph.results) found.emplace_back(result.mem, std::vector<std::int64_t>{1});
+  for (Array& array : found) scan.targets.push_back({.sequence = array.bytes.data()});
+  interpret(graph, scan);
+  std::vector<double> results;
+  for (const Array& array : found) results.push_back(array[0]);
+  return results;
+}
+
+/// The comparisons of one step on one element: which they are, and their two sides.
 std::tuple<Strings, std::vector<double>, std::vector<double>> comparisons(const std::string& text,
                                                                           const std::vector<double>& values) {
   return guarded([&] {
-    const Graph step = forward_of(Neuron(parse(text, "neuron")).graph());
-    Graph sides = step;
+    Graph sides = forward_of(Neuron(parse(text, "neuron")).graph());
     sides.results.clear();
     Strings names;
-    for (std::size_t id = 0; id < step.nodes.size(); ++id) {
-      const Node& node = step.nodes[id];
-      if (!compares_floats(step, node)) continue;
+    for (const Node& node : sides.nodes) {
+      if (!compares_floats(sides, node)) continue;
       names.emplace_back(name_of(node.op));
       for (Id side : {node.operands[0], node.operands[1]})
-        sides.results.push_back({.mem = natural_memory(step.at(side).type), .value = side});
+        sides.results.push_back({.mem = natural_memory(sides.at(side).type), .value = side});
     }
-    if (values.size() != step.arguments.size())
-      user_error("flexsn: expected ", step.arguments.size(), " values of one element, found ", values.size());
-    Scan scan;
-    scan.steps = scan.elements = 1;
-    std::vector<Array> memory, found;
-    std::size_t next = 0;
-    memory.resize(step.arguments.size());
-    for (Role role : {Role::input, Role::state, Role::param})
-      for (std::size_t a = 0; a < step.arguments.size(); ++a)
-        if (step.arguments[a].role == role) memory[a] = Array(step.arguments[a].mem, {1}, values[next++]);
-    for (const Array& array : memory) scan.sources.push_back({.mem = array.type, .data = array.bytes.data()});
-    for (const Result& result : sides.results) found.emplace_back(result.mem, std::vector<std::int64_t>{1});
-    for (Array& array : found) scan.targets.push_back({.sequence = array.bytes.data()});
-    interpret(sides, scan);
+    const std::vector<double> found = on_one_element(sides, values);
     std::vector<double> left, right;
     for (std::size_t i = 0; i < found.size(); i += 2) {
-      left.push_back(found[i][0]);
-      right.push_back(found[i + 1][0]);
+      left.push_back(found[i]);
+      right.push_back(found[i + 1]);
     }
     return std::make_tuple(names, left, right);
+  });
+}
+
+/// What the operations of a step come to on one element: the places of their nodes, types and values.
+std::tuple<std::vector<std::int64_t>, Strings, std::vector<double>> step_values(
+    const std::string& text, const std::vector<double>& values) {
+  return guarded([&] {
+    Graph all = parse(text, "neuron");
+    all.results.clear();
+    std::vector<bool> of_gradients(all.nodes.size());
+    for (const Argument& argument : all.arguments)
+      of_gradients[argument.value] = argument.role == Role::grad_output || argument.role == Role::grad_next;
+    std::vector<std::int64_t> places;
+    Strings types;
+    for (Id id = 0; id < static_cast<Id>(all.nodes.size()); ++id) {
+      const Node& node = all.at(id);
+      for (Id operand : node.operands)
+        if (operand != no_id && of_gradients[operand]) of_gradients[id] = true;
+      if (node.operands[0] == no_id || of_gradients[id]) continue;
+      places.push_back(id);
+      types.emplace_back(name_of(node.type));
+      all.results.push_back({.mem = natural_memory(node.type), .value = id});
+    }
+    return std::make_tuple(places, types, on_one_element(all, values));
   });
 }
 
@@ -259,7 +295,8 @@ std::tuple<Strings, std::vector<double>, std::vector<double>> comparisons(const 
 TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("import_graph(str listing) -> str", &flexsn::import_graph);
   m.def("signature(str neuron) -> (str[], str[], str[], str[])", &flexsn::signature);
-  m.def("named(str neuron, str name, str[] arguments, str[] outputs) -> str", &flexsn::named);
+  m.def("named(str neuron, str name, str[] arguments, str[] outputs, int[] places, str[] locals) -> str",
+        &flexsn::named);
   m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
   m.def("triton_function(str neuron, str name, str[] arguments) -> str", &flexsn::triton_function);
   m.def("export(str neuron, str format, str kind, bool sequences, bool defaults=True) -> str",
@@ -270,5 +307,6 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
       &flexsn::explain_text);
   m.def("check(str neuron, int seed) -> (str[], bool[], str[])", &flexsn::check_text);
   m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);
+  m.def("step_values(str neuron, float[] values) -> (int[], str[], float[])", &flexsn::step_values);
   m.def("version() -> str", [] { return std::string(flexsn::version()); });
 }

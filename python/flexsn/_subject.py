@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ops
+from ._locals import names_of_values
 from ._reach import describe
 from ._trace import Trace, run_program
 from .fused import Fused
@@ -68,7 +69,7 @@ class Subject:
 
     def traced(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> Traced:
         fused = Fused(self.core, self.num_inputs, self.num_states, None)
-        return Traced(self, fused.trace_of(list(inputs), states, self.static), self._tensors(fused))
+        return Traced(self, fused.trace_of(list(inputs), states, self.static), self._tensors(fused), inputs)
 
     def comparable(self) -> Subject:
         """The same with a core that can be called for each step."""
@@ -163,7 +164,8 @@ class LibrarySubject(Subject):
         self.static = tuple(p for name, p in named if not (self.sliced and name in self.step_params))
         if not self.is_known or (self.sliced and self.step_params):
             return super().traced(inputs, states)
-        return Traced(self, described.trace, [(f"module.{name}", p) for name, p in named], described)
+        tensors = [(f"module.{name}", p) for name, p in named]
+        return Traced(self, described.trace, tensors, inputs, described)
 
     def _static_source(self, name: str) -> str:
         return f"module.{name}"
@@ -293,6 +295,7 @@ class Traced:
         subject: Subject,
         trace: Trace,
         tensors: Sequence[tuple[str, Tensor]],
+        inputs: Sequence[Tensor],
         described: Described | None = None,
     ) -> None:
         """`tensors`: those that there are, of which the trace takes some; all that a known neuron has."""
@@ -308,7 +311,10 @@ class Traced:
             outputs, self.text = list(described.outputs), trace.text
         else:
             outputs = _output_names(subject.core, trace.num_outputs, self.names)
-            self.text = ops.named(trace.text, subject.name, self.names, outputs)
+            places, local_names = names_of_values(
+                subject.core, trace.text, inputs, trace.state_dtypes, self.values, subject.static, self.names
+            )
+            self.text = ops.named(trace.text, subject.name, self.names, outputs, places, local_names)
         self.result_names = [*outputs, *subject.names[subject.num_inputs : first_static]]
 
     def _parameters(self) -> tuple[list[Parameter], list[str]]:

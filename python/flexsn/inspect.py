@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ._compare import Comparison, compare
 from ._library import ops
+from ._locals import random_values
 from ._subject import Parameter, Subject, Traced, subject_of
 
 STAGES = ("ir", "joint", "forward", "backward", "expanded", "plan", "llvm", "asm", "torch")
@@ -359,10 +359,10 @@ def check(
     traced = _traced(subject, examples, states, given or shape is not None, asker)
     generator = torch.Generator().manual_seed(seed)
     if not given:
-        examples = [_random(x.shape, x.dtype, generator) for x in examples]
+        examples = [random_values(x.shape, x.dtype, generator) for x in examples]
     if states is None:
         step = examples[0].shape[1:]
-        states = [_random(step, dtype, generator) for dtype in traced.trace.state_dtypes]
+        states = [random_values(step, dtype, generator) for dtype in traced.trace.state_dtypes]
     beside = subject.comparable()
     if beside is not subject:
         examples = beside.completed(examples)
@@ -378,11 +378,3 @@ def check(
         lines.append(f"  {each.what:{width}}  {'passed' if each.passed else 'FAILED'}  {detail}")
     lines.append(f"{len(checks)} checks: " + ("all passed" if passed else f"{wrong} failed"))
     return CheckReport(subject.name, passed, checks, "\n".join(lines) + "\n")
-
-
-def _random(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
-    if not dtype.is_floating_point:
-        return torch.randint(0, 4, shape, generator=generator, dtype=torch.int64).to(dtype)
-    return (torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(2)).to(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -486,3 +488,43 @@ def test_parameters_that_torch_makes_are_called_after_what_they_are_made_of() ->
 
     names = [parameter.name for parameter in flexsn.explain(core, 2, (3,), num_states=1).parameters]
     assert names == ["sigmoid_w", "exp_sigmoid_w", "param2"]
+
+
+# ---- names of the user's own variables ---------------------------------------------------------------------
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.level = nn.Parameter(torch.tensor(0.3)), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor, current: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        decay = torch.sigmoid(self.w)
+        drive = x * 2 + current
+        h = v * decay + drive
+        threshold = self.level + a
+        fired = h > threshold
+        s = fired.to(x.dtype)
+        a = a * 0.9 + s * 0.1
+        return s, h, torch.where(fired, h - threshold, h), a
+
+
+def test_values_are_called_as_the_core_calls_them() -> None:
+    lines = [line.strip() for line in flexsn.show(Gate(), num_states=2).splitlines()]
+    for line in (
+        "%drive = add %current, %7 : f32",
+        "%h = add %6, %drive : f32",
+        "%threshold = add %a, %level : f32",
+        "%fired = gt %h, %threshold : bool",
+        "%s = to_f32 %fired : f32",
+        "output h = %h : f32",
+    ):
+        assert line in lines
+    assert not any(line.startswith(("%decay", "%a ")) for line in lines), "not of the step, and an argument"
+    assert "%h = " in flexsn.show(functools.partial(scaled, 0.5), num_states=1)
+    assert "float h = " in flexsn.export(Gate(), "cuda", num_states=2)
+
+
+def scaled(k: float, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    h = v * k + x
+    return h, h

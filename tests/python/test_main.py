@@ -145,7 +145,7 @@ def test_states_are_told_where_there_is_one_choice(
         (["explain", "FILE:summed", "--states", "1"], "sum"),
         (["show", "FILE:lif", "--states", "1", "--kind", "forward"], "kind chooses a kernel"),
         (["check", "FILE:lif", "--states", "1", "--shape", "3,x"], "whole numbers with commas between them"),
-        (["check", "FILE:lif", "--states", "1", "--dtype", "f31"], "invalid choice: 'f31'"),
+        (["check", "FILE:lif", "--states", "1", "--dtype", "f31"], "must be of f16, bf16, f32, f64, i32, u8, bool, found 'f31'"),
     ],
 )
 def test_wrong_use_has_status_2_and_says_what_to_do(
