@@ -131,6 +131,7 @@ class Scanner {
 }  // namespace
 
 void load(Mem mem, const void* from, void* to, std::int64_t count) {
+  if (count == 0) return;  // there may be no memory
   switch (mem) {
     case Mem::f16:
       return convert_all<std::uint16_t, float>(from, to, count, exact::from_f16);
@@ -152,6 +153,7 @@ void load(Mem mem, const void* from, void* to, std::int64_t count) {
 }
 
 void store(Mem mem, const void* from, void* to, std::int64_t count) {
+  if (count == 0) return;  // there may be no memory
   switch (mem) {
     case Mem::f16:
       return convert_all<float, std::uint16_t>(from, to, count, exact::to_f16);
