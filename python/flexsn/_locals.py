@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ._library import ops
 
-#: elements on which a variable and a node must agree, and how far they may be apart beside 1: a library's exp is
-#: not ours
-_SAMPLES, _ROUNDING = 96, 1e-4
+#: elements on which a variable and a node must agree, and how far they may be apart: a library's exp is not ours
+_SAMPLES, _ROUNDING = 96, 1e-6
 _TYPES = {torch.bool: "bool", torch.int32: "i32", torch.uint8: "i32", torch.float64: "f64"}  # else f32
 
 
@@ -45,7 +44,7 @@ def names_of_values(
     try:
         rows = [value.detach().to("cpu").expand(step).reshape(-1) for value in params]
         for _ in range(rounds):
-            given = [random_values(step, dtype, generator) for dtype in dtypes]
+            given = [_spread(random_values(step, dtype, generator), generator) for dtype in dtypes]
             with torch.no_grad():
                 variables = _variables(core, code, [*given, *static], step)
             if values and variables.keys() != values.keys():
@@ -61,10 +60,9 @@ def names_of_values(
         return [], []
     named: dict[int, str] = {}
     for (name, kind), samples in values.items():
-        alike = (place for (place, of), results in found.items() if of == kind and _agree(samples, results))
-        place = next((place for place in alike if place not in named), None)
-        if place is not None and name not in taken:
-            named[place] = name
+        alike = [place for (place, of), results in found.items() if of == kind and _agree(samples, results)]
+        if len(alike) == 1 and alike[0] not in named and name not in taken:
+            named[alike[0]] = name
     return list(named), list(named.values())
 
 
@@ -75,6 +73,13 @@ def random_values(shape: Sequence[int], dtype: torch.dtype, generator: torch.Gen
     if not dtype.is_floating_point:
         return torch.randint(0, 4, shape, generator=generator, dtype=torch.int64).to(dtype)
     return (torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(2)).to(dtype)
+
+
+def _spread(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Numbers of many sizes, so that what differs only beyond a limit does so here."""
+    if not values.dtype.is_floating_point:
+        return values
+    return values * (10.0 ** (torch.rand(values.shape, generator=generator) * 5 - 2)).to(values.dtype)
 
 
 def _code_of(core: Callable[..., Any]) -> types.CodeType | None:
@@ -109,5 +114,6 @@ def _variables(
 
 def _agree(these: Sequence[float], those: Sequence[float]) -> bool:
     return all(
-        a == b or abs(a - b) <= _ROUNDING * max(1.0, abs(a)) or (a != a and b != b) for a, b in zip(these, those)
+        a == b or (a != a and b != b) or (math.isfinite(a) and abs(a - b) <= _ROUNDING * abs(a))
+        for a, b in zip(these, those)
     )

@@ -36,8 +36,8 @@ class Subject:
     module: FlexSN | None = None
     steps: int | None = None
     """The only number of steps that it runs."""
-    dtypes: tuple[torch.dtype, ...] | None = None
-    """Of inputs, where its module was made with examples."""
+    examples: tuple[tuple[torch.Size, torch.dtype], ...] | None = None
+    """Shapes and types of inputs of one step, where its module was made with examples."""
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ def subject_of(
         static = neuron.static_inputs if isinstance(neuron, FlexSN) else ()
         module = neuron if isinstance(neuron, FlexSN) else None
         core, num_inputs, num_states = neuron.core, own.num_inputs, own.num_states
-        dtypes = neuron.input_dtypes
+        examples = neuron.input_examples
     else:
         if not callable(neuron):
             raise TypeError(
@@ -199,7 +199,7 @@ def subject_of(
                 "of the library is an object such as flexsn.neurons.LIFNode()"
             )
         _refuse_network(neuron, asker)
-        core, static, module, dtypes = neuron, tuple(params), None, None
+        core, static, module, examples = neuron, tuple(params), None, None
     if num_states is None:
         raise TypeError(
             f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
@@ -218,7 +218,7 @@ def subject_of(
     if len(names) < total:
         names = [f"input{i}" for i in range(num_inputs)]
         names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
-    return Subject(core, num_inputs, num_states, static, names[:total], module, dtypes=dtypes)
+    return Subject(core, num_inputs, num_states, static, names[:total], module, examples=examples)
 
 
 def _refuse_network(neuron: Any, asker: str) -> None:

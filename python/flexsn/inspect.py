@@ -37,7 +37,7 @@ def dtype_named(dtype: torch.dtype | str, asker: str) -> torch.dtype:
 def _dtypes_of_inputs(subject: Subject, dtype: Types | None, asker: str) -> list[torch.dtype]:
     """The types of a call's inputs: as the caller says, as the module's examples have them, or f32."""
     if dtype is None:
-        dtype = subject.dtypes or torch.float32
+        dtype = [kind for _, kind in subject.examples] if subject.examples else torch.float32
     if isinstance(dtype, (str, torch.dtype)):
         return [dtype_named(dtype, asker)] * subject.num_inputs
     if len(dtype) != subject.num_inputs:
@@ -99,8 +99,9 @@ def traced_alone(
     asker: str,
 ) -> Traced:
     """The neuron for such arguments, of which there need be none."""
+    usual = tuple(subject.examples[0][0]) if subject.examples else (8,)
     examples, states, _, given = _example_arguments(
-        subject, None, shape, dtype, inputs, states, (1, (8,)), asker
+        subject, None, shape, dtype, inputs, states, (1, usual), asker
     )
     return _traced(subject, examples, states, given or shape is not None, asker)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -119,7 +120,7 @@ class FlexSN(MemoryModule):
         )
         self._templates = templates
         #: of the examples, where there were some
-        self.input_dtypes = _input_dtypes(example_inputs, counts)
+        self.input_examples = _input_examples(example_inputs, counts)
         self._store_state_seqs = bool(store_state_seqs)
         self._step_shape: torch.Size | None = None
         self._visit: Visit | None = None
@@ -314,7 +315,7 @@ class FlexSN(MemoryModule):
             if not self._eager:
                 check_step_shape(states, inputs[0].shape[1:])
             sequences = [state.new_empty((0, *state.shape)) for state in states] if store else None
-            return self._empty_outputs(inputs[0]), list(states), sequences
+            return self._connected(self._empty_outputs(inputs[0]), inputs), list(states), sequences
         static = self.static_inputs if self._static_places else ()
         if self._eager:
             assert states is not None
@@ -364,11 +365,9 @@ class FlexSN(MemoryModule):
             self._has_counts = True
 
     def _empty_outputs(self, first_input: Tensor) -> list[Tensor]:
-        """What a sequence of no steps gives, connected to the input; the core is not called."""
+        """What a sequence of no steps gives; the core is not called."""
         if self._templates is not None:
-            return [
-                first_input.reshape((0, *shape)).to(dtype, copy=True) for shape, dtype in self._templates
-            ]
+            return [first_input.new_empty((0, *shape), dtype=dtype) for shape, dtype in self._templates]
         if self.num_outputs == 0:
             return []
         if self.num_outputs is None or self._eager:
@@ -376,7 +375,20 @@ class FlexSN(MemoryModule):
                 f"FlexSN: an empty sequence (T == 0) requires example_outputs with backend {self._backend!r}"
                 ", as there is no step whose outputs have shapes to take"
             )
-        return [first_input.clone() for _ in range(self.num_outputs)]
+        return [torch.empty_like(first_input) for _ in range(self.num_outputs)]
+
+    def _connected(self, outputs: list[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Empty outputs whose loss has a gradient, zeros, for all that has one where there are steps."""
+        if not torch.is_grad_enabled():
+            return outputs
+        sources = [tensor for tensor in (*inputs, *self.parameters()) if tensor.requires_grad]
+        nothing = [tensor.reshape(-1)[:0].sum() for tensor in sources]
+        return [
+            functools.reduce(lambda sum, zero: sum + zero.to(sum.dtype), nothing, output)
+            if output.is_floating_point()
+            else output
+            for output in outputs
+        ]
 
     def _check_step(self, inputs: Sequence[Any]) -> None:
         if self.num_inputs is not None and len(inputs) != self.num_inputs:
@@ -477,12 +489,13 @@ class FlexSN(MemoryModule):
             self._fused = self._make_fused()
 
 
-def _input_dtypes(
+def _input_examples(
     example_inputs: Sequence[Tensor] | None, counts: Counts
-) -> tuple[torch.dtype, ...] | None:
+) -> tuple[tuple[torch.Size, torch.dtype], ...] | None:
+    """Shapes and types of the examples of inputs."""
     if example_inputs is None or counts.inputs is None:
         return None
-    return tuple(example.dtype for example in example_inputs[: counts.inputs])
+    return tuple((example.shape, example.dtype) for example in example_inputs[: counts.inputs])
 
 
 def _carried_into_compiled_code(states: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -523,7 +536,7 @@ class FlexSNKernel:
         check_requires_grad("FlexSNKernel", requires_grad, counts)
         self.core = core
         self.info = KernelInfo(counts.inputs, counts.outputs, counts.states)
-        self.input_dtypes = _input_dtypes(example_inputs, counts)
+        self.input_examples = _input_examples(example_inputs, counts)
         self._fused = self._make_fused()
 
     def _make_fused(self) -> Fused:

@@ -690,6 +690,22 @@ def test_a_loss_over_no_steps_has_a_gradient(backend, examples):
     assert not module(x.detach()).requires_grad
 
 
+def test_a_loss_over_no_steps_reaches_every_input_and_parameter():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, n, x, v):
+            h = v * self.w + x * n
+            return h, h
+
+    module = FlexSN(Two(), num_states=1)
+    n, x = torch.empty(0, 2, dtype=torch.float64), torch.empty(0, 2, requires_grad=True)
+    module(n, x).sum().backward()
+    assert x.grad.shape == (0, 2) and torch.equal(module.core.w.grad, torch.tensor(0.0))
+
+
 @both_backends
 def test_empty_sequence_stores_empty_state_sequences(backend):
     module = FlexSN(

@@ -600,9 +600,12 @@ def test_callers_kernels_need_an_input() -> None:
 def test_callers_kernels_are_nodes_of_compiled_graphs(call, steps: int) -> None:
     handle, kernels = made_by_caller()
     x, v = torch.randn(steps, 3), torch.randn(3)
-    for arguments in ([x, v], [x]):
-        compiled = torch.compile(lambda *given: call(handle, [g + 1 for g in given]), fullgraph=True)
-        torch.testing.assert_close(compiled(*arguments), call(handle, [a + 1 for a in arguments]))
+    turned = torch.randn(3, steps).t().requires_grad_()
+    for arguments in ([x, v], [x], [turned, v]):
+        compiled = torch.compile(lambda *given: call(handle, given), fullgraph=True)
+        found = compiled(*arguments)
+        torch.testing.assert_close(found, call(handle, arguments))
+        assert not any(result.requires_grad for result in found)
     assert bool(kernels[0].launches or kernels[1].launches) is (steps > 0)
     release_flexsn_kernel_handle(handle)
 
@@ -619,7 +622,7 @@ def test_callers_kernels_train_in_compiled_graphs(call, steps: int) -> None:
     found = []
     for run in (loss, torch.compile(loss, fullgraph=True)):
         torch.manual_seed(3)
-        x, v = torch.randn(steps, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+        x, v = torch.randn(3, steps).t().requires_grad_(), torch.randn(3, requires_grad=True)
         run(x, v).backward()
         found.append([x.grad, v.grad])
     torch.testing.assert_close(found[1], found[0])

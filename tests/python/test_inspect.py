@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flexsn
-from flexsn import neurons
+from flexsn import FlexSN, neurons
 from flexsn.__main__ import main
 from flexsn._library import ops
 from flexsn.fused import Fused
@@ -528,3 +528,37 @@ def test_values_are_called_as_the_core_calls_them() -> None:
 def scaled(k: float, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     h = v * k + x
     return h, h
+
+
+def test_no_value_is_called_what_another_one_is() -> None:
+    def misleading(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        big = torch.exp(x * x + 1000.0)
+        small = v * x * 1e-6
+        square = x * x
+        more = square + 1e-5
+        square = torch.tanh(v)
+        h = v * 0.5 + x
+        limited = torch.clamp(h, -30.0, 30.0)
+        h = v * 3.0
+        return torch.where(x > 0, x * 1e-6, v * 1e-6) + small + more + limited, h + square + big * 0
+
+    text = flexsn.show(misleading, num_states=1)
+    for wrong in ("%big = add", "%small = mul %v, 1e-06", "%more = mul", "%limited = add", "%square = mul"):
+        assert wrong not in text
+    assert "%square = tanh %v" in text and "%h = mul %v, 3" in text
+
+
+def test_examples_of_a_module_say_what_a_step_is_like() -> None:
+    class PerChannel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.rand(4))
+
+        def forward(self, x: Tensor, n: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            drive = x * self.w
+            return drive + n, v + drive
+
+    examples = [torch.zeros(4), torch.zeros(4, dtype=torch.int32), torch.zeros(4)]
+    module = FlexSN(PerChannel(), num_states=1, example_inputs=examples)
+    for text in (flexsn.show(module), flexsn.export(module, "fsn")):
+        assert "input n : i32" in text and "%drive = mul %x, %w" in text

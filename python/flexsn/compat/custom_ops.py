@@ -20,7 +20,7 @@ from torch import Tensor
 from .._library import ops
 from .info import FlexSNInfo
 from .kernel import NeuronKernel
-from .wrapper import flexsn_backward, flexsn_forward, flexsn_inference, flexsn_inference_final_state
+from .wrapper import flexsn_backward, flexsn_forward, flexsn_inference, flexsn_inference_final_state, like
 
 __all__ = [
     "FlexSNKernelHandle", "attach_flexsn_handle_finalizer", "flexsn_inductor_backward",
@@ -174,7 +174,7 @@ def flexsn_inductor_inference(handle: Any, flat_args: Sequence[Tensor]) -> list[
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("inference", flat_args)
     if torch.compiler.is_compiling():
-        return torch.ops.flexsn_compat.launched(number, True, flat_args)
+        return torch.ops.flexsn_compat.launched(number, True, [a.detach() for a in flat_args])
     return _launched(flexsn_inference, kernel, info, flat_args)
 
 
@@ -186,7 +186,7 @@ def flexsn_inductor_inference_final_state(handle: Any, flat_args: Sequence[Tenso
     if isinstance(kernel, NeuronKernel):
         return kernel.forward("inference_final_state", flat_args)
     if torch.compiler.is_compiling():
-        return torch.ops.flexsn_compat.launched(number, False, flat_args)
+        return torch.ops.flexsn_compat.launched(number, False, [a.detach() for a in flat_args])
     return _launched(flexsn_inference_final_state, kernel, info, flat_args)
 
 
@@ -393,7 +393,7 @@ def _(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
     info = _bundles[handle].training_info
     plain = info.num_outputs + info.num_states
     rest = info.num_fwd_kernel_returns - plain if sequences else len(hidden(info))
-    return _alike(info, sequences, flat_args) + [torch.empty_like(flat_args[0]) for _ in range(rest)]
+    return _alike(info, sequences, flat_args) + [like(flat_args[0]) for _ in range(rest)]
 
 
 @torch.library.custom_op(
@@ -411,17 +411,17 @@ def _gone_back_op(
 def _(
     handle: int, grads: list[Tensor | None], saved: list[Tensor], templates: list[Tensor], sequences: bool
 ) -> list[Tensor]:
-    return [torch.empty_like(template) for template in templates]
+    return [like(template) for template in templates]
 
 
 def _alike(info: FlexSNInfo, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
     """Outputs and states as a call returns them, without their values."""
     first, states = flat_args[0], flat_args[info.num_inputs :]
-    found = [torch.empty_like(first) for _ in range(info.num_outputs)]
+    found = [like(first) for _ in range(info.num_outputs)]
     if sequences:
-        return found + [torch.empty_like(first) for _ in range(info.num_states)]
+        return found + [like(first) for _ in range(info.num_states)]
     if states:
-        return found + [torch.empty_like(state) for state in states]
+        return found + [like(state) for state in states]
     return found + [first.new_empty(first.shape[1:]) for _ in range(info.num_states)]
 
 

@@ -49,7 +49,7 @@ def flexsn_inference(f: Any, info: FlexSNInfo, *args: Tensor) -> tuple[Tensor, .
     if isinstance(f, NeuronKernel):
         return tuple(f.forward("inference", args))
     args = _complete(f, info, args)
-    results = [_like(args[0]) for _ in range(info.num_outputs + info.num_states)]
+    results = [like(args[0]) for _ in range(info.num_outputs + info.num_states)]
     _launch(f, args, results, args[0])
     return tuple(results)
 
@@ -61,7 +61,7 @@ def flexsn_inference_final_state(f: Any, info: FlexSNInfo, *args: Tensor) -> tup
     args = _complete(f, info, args)
     first = args[0]
     initial = list(args[info.num_inputs : info.num_inputs + info.num_states])
-    outputs = [_like(first) for _ in range(info.num_outputs)]
+    outputs = [like(first) for _ in range(info.num_outputs)]
     missing = info.num_states - len(initial)
     if first.shape[0] == 0:
         zeros = [first.new_zeros(first.shape[1:]) for _ in range(missing)]
@@ -77,7 +77,7 @@ def flexsn_forward(f: Any, info: FlexSNInfo, *args: Tensor) -> tuple[Tensor, ...
     if isinstance(f, NeuronKernel):
         return tuple(f.forward("training", args))
     args = _complete(f, info, args)
-    results = [_like(args[0]) for _ in range(info.num_fwd_kernel_returns)]
+    results = [like(args[0]) for _ in range(info.num_fwd_kernel_returns)]
     _launch(f, args, results, args[0])
     return tuple(results)
 
@@ -109,10 +109,10 @@ def flexsn_backward(
         state_templates = [grad.new_empty(()).expand(grad.shape[1:]) for grad in grads[info.num_outputs :]]
     templates = [*input_templates, *state_templates]
     if not present or present[0].shape[0] == 0:
-        return tuple([torch.zeros_like(template) for template in templates])
+        return tuple([torch.zeros_like(template, memory_format=torch.contiguous_format) for template in templates])
     if isinstance(f, NeuronKernel):
         return tuple(f.backward(grads, saved, templates))
-    results = [_like(template) for template in templates]
+    results = [like(template) for template in templates]
     dense = [torch.zeros_like(present[0]) if grad is None else grad for grad in grads]
     _launch(f, [*dense, *saved], results, present[0])
     return tuple(results)
@@ -140,7 +140,8 @@ def _input_templates(
     return templates
 
 
-def _like(tensor: Tensor) -> Tensor:
+def like(tensor: Tensor) -> Tensor:
+    """A dense tensor to write to, with the shape and type of another."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
