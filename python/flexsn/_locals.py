@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ._library import ops
 
-#: elements on which a variable and a node must agree, and how far they may be apart: a library's exp is not ours
+#: elements on which a variable and a node must agree, and how far they may be apart: torch's exp is not ours
 _SAMPLES, _ROUNDING = 96, 1e-6
 _TYPES = {torch.bool: "bool", torch.int32: "i32", torch.uint8: "i32", torch.float64: "f64"}  # else f32
 
@@ -56,7 +56,7 @@ def names_of_values(
                     found.setdefault((place, kind), []).append(result)
                 for key, variable in variables.items():
                     values.setdefault(key, []).append(float(variable.detach().reshape(-1)[element]))
-    except Exception:  # a core may take no random numbers; tracing has said what is wrong with it, if anything
+    except Exception:  # a core may not take these numbers; tracing has said what is wrong with it, if anything
         return [], []
     named: dict[int, str] = {}
     for (name, kind), samples in values.items():

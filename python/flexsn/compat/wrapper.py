@@ -109,7 +109,8 @@ def flexsn_backward(
         state_templates = [grad.new_empty(()).expand(grad.shape[1:]) for grad in grads[info.num_outputs :]]
     templates = [*input_templates, *state_templates]
     if not present or present[0].shape[0] == 0:
-        return tuple([torch.zeros_like(template, memory_format=torch.contiguous_format) for template in templates])
+        dense_format = torch.contiguous_format
+        return tuple([torch.zeros_like(template, memory_format=dense_format) for template in templates])
     if isinstance(f, NeuronKernel):
         return tuple(f.backward(grads, saved, templates))
     results = [like(template) for template in templates]
