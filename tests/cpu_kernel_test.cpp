@@ -339,8 +339,7 @@ TEST_P(CpuRandomGraphs, HaveTheInterpretersBits) {
   int trained = 0, tried = 0;
   for (auto seed = static_cast<std::uint64_t>(GetParam()); seed < count; seed += shards) {
     ++tried;
-    // Most are small: machine code of a large one takes long to make, and is wrong where a small one's is.
-    const Graph graph = random_graph(seed, {.max_ops = seed % 4 == 0 ? 30 : 12});
+    const Graph graph = random_graph(seed);
     Dice dice(seed + 1000);
     Layout layout;
     for (const Argument& argument : graph.arguments)
