@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# usage: tools/venv.sh demo|all [COMMAND...]   COMMAND runs while packages arrive, and prints to build/meanwhile.log.
+# usage: tools/venv.sh [demo|all [COMMAND...]]   COMMAND runs while packages arrive, and prints to build/meanwhile.log.
 # Makes .venv with torch, the Python packages of the demo or all that anything here uses, and flexsn itself in it;
 # silent when nothing is missing. Never fails: what needs a package that is not there is left out.
 # SETUP=off installs nothing.
 set -u
 cd "$(dirname "$0")/.."
 packages=(torch==2.13.0 numpy matplotlib scikit-learn pytest hypothesis)
-[ "$1" = demo ] || packages+=(triton==3.9.0 scikit-build-core loguru spikingjelly==2.0.0 nvidia-cuda-nvrtc)
-shift
+[ "${1:-all}" = demo ] || packages+=(triton==3.9.0 scikit-build-core loguru spikingjelly==2.0.0 nvidia-cuda-nvrtc)
+shift $(($# > 0))
 log=build/venv.log
 failed=build/setup.failed-venv
 

@@ -59,7 +59,7 @@ def export(
 
 
 def _head(traced: Traced, comment: str) -> str:
-    """A neuron of the library with its options, and where the parameters of the kernel come from, as comments."""
+    """The options of a library neuron, and where the parameters of the kernel come from, as comments."""
     lines = [traced.subject.options] if traced.subject.options else []
     of_parameters = []
     for p in traced.parameters:

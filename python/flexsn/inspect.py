@@ -154,8 +154,8 @@ def explain(
     neuron: a FlexSN, a FlexSNKernel, a neuron of the library, or a core with `num_states` (and `params`, what
     it takes after the states). T, shape, dtype: of a call, by default 16 steps of 1048576 elements in f32 (a
     list of types has one for each input); or `inputs`, example sequences, of which it then says which are
-    copied. states: initial ones; None: those it starts from, which are not read. device: "cpu" or "cuda", whose kernels are meant; by default that of the
-    inputs. There need be no GPU to ask about one.
+    copied. states: initial ones; None: those it starts from, which are not read. device: "cpu" or "cuda", whose
+    kernels are meant; by default that of the inputs. There need be no GPU to ask about one.
     """
     asker = "flexsn.explain"
     kind = None if device is None else torch.device(device).type

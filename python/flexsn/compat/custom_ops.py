@@ -269,10 +269,10 @@ def _trained(
         sequence[-1].clone() if sequence.shape[0] else state.clone()
         for sequence, state in zip(results[outputs:plain], arguments[info.num_inputs :])
     ]
-    return [*results[:outputs], *last, *[results[place] for place in hidden(info)]], read
+    return [*results[:outputs], *last, *[results[place] for place in _hidden(info)]], read
 
 
-def hidden(info: FlexSNInfo) -> list[int]:
+def _hidden(info: FlexSNInfo) -> list[int]:
     """What backward reads of a training call's sequences, where the call returns last states."""
     return list(dict.fromkeys(place for place in info.c2k_return_mapping if place >= info.num_outputs))
 
@@ -392,7 +392,7 @@ def _trained_op(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[T
 def _(handle: int, sequences: bool, flat_args: list[Tensor]) -> list[Tensor]:
     info = _bundles[handle].training_info
     plain = info.num_outputs + info.num_states
-    rest = info.num_fwd_kernel_returns - plain if sequences else len(hidden(info))
+    rest = info.num_fwd_kernel_returns - plain if sequences else len(_hidden(info))
     return _alike(info, sequences, flat_args) + [like(flat_args[0]) for _ in range(rest)]
 
 
@@ -430,7 +430,7 @@ def _keep(ctx: Any, inputs: tuple[int, bool, list[Tensor]], output: list[Tensor]
     info = _bundles[ctx.handle].training_info
     places = {place: place for place in range(info.num_fwd_kernel_returns)}
     if not ctx.sequences:
-        after = enumerate(hidden(info), info.num_outputs + info.num_states)
+        after = enumerate(_hidden(info), info.num_outputs + info.num_states)
         places |= {place: returned for returned, place in after}
     ctx.count = len(flat_args)
     ctx.save_for_backward(*flat_args, *[output[places[place]] for place in info.c2k_return_mapping])
