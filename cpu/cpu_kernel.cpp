@@ -95,8 +95,11 @@ Cut cut_of(const Plan& plan, const PlanRun& run) {
 
 }  // namespace
 
-CpuKernel::CpuKernel(Plan plan, Store store)
-    : plan_(std::move(plan)), store_(std::move(store)), arenas_(std::make_unique<Arenas>()) {
+CpuKernel::CpuKernel(Plan plan, Store store, unsigned optimized_up_to)
+    : plan_(std::move(plan)),
+      store_(std::move(store)),
+      optimized_up_to_(optimized_up_to),
+      arenas_(std::make_unique<Arenas>()) {
   verify(plan_);
 }
 
@@ -132,8 +135,8 @@ const CpuKernel::Variant& CpuKernel::variant(const Form& form) const {
 void CpuKernel::make(Variant& variant, const Form& form) const {
   const Isa isa = host_isa();
   LlvmModule module = emit_llvm(plan_, form.first, {isa, form.second});
-  const std::string key =
-      join("flexsn ", version(), ", ", compiler_version(), ", ", name_of(isa), "\n", module.text);
+  const std::string key = join("flexsn ", version(), ", ", compiler_version(), ", ", name_of(isa),
+                               ", optimized up to ", optimized_up_to_, "\n", module.text);
   // What comes from the disk is what was saved, but it may have been saved by a defect.
   if (const std::optional<std::string> object = store_.load("cpu", key)) {
     try {
@@ -142,7 +145,7 @@ void CpuKernel::make(Variant& variant, const Form& form) const {
     }
   }
   if (!variant.code) {
-    const std::string object = compile_object(module.text, isa);
+    const std::string object = compile_object(module.text, isa, optimized_up_to_);
     variant.link(object, module);
     store_.save("cpu", key, object);
   }

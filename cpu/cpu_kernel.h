@@ -14,7 +14,8 @@ namespace flexsn {
 class CpuKernel : public Executable {
  public:
   /// Object code is looked for and left in `store`.
-  explicit CpuKernel(Plan plan, Store store = Store::standard());
+  explicit CpuKernel(Plan plan, Store store = Store::standard(),
+                     unsigned optimized_up_to = largest_optimized);
   ~CpuKernel() override;
 
   const Plan& plan() const override { return plan_; }
@@ -34,6 +35,7 @@ class CpuKernel : public Executable {
 
   Plan plan_;
   Store store_;
+  unsigned optimized_up_to_;
   mutable std::mutex mutex_;
   mutable std::map<Form, std::shared_ptr<Variant>> variants_;
   std::unique_ptr<Arenas> arenas_;

@@ -70,11 +70,7 @@ std::unique_ptr<llvm::TargetMachine> target_machine(Isa isa, llvm::CodeGenOptLev
                                   llvm::Reloc::PIC_, llvm::CodeModel::Small, level));
 }
 
-/// Instructions of a kernel that is still optimized. Allocating registers and choosing instructions takes
-/// time that grows with the square of a loop's body: minutes for bodies of 10,000 operations.
-constexpr unsigned largest_optimized = 5000;
-
-std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what) {
+std::string compile(const std::string& text, Isa isa, unsigned optimized_up_to, llvm::CodeGenFileType what) {
   const IeeeEnvironment environment;  // for what LLVM folds
   llvm::LLVMContext context;
   llvm::SMDiagnostic problem;
@@ -84,8 +80,8 @@ std::string compile(const std::string& text, Isa isa, llvm::CodeGenFileType what
                         " in: ", problem.getLineContents().str()),
                    std::source_location::current());
   internal_check(!llvm::verifyModule(*module), "LLVM finds what flexsn wrote illegal");
-  const auto level = module->getInstructionCount() > largest_optimized ? llvm::CodeGenOptLevel::None
-                                                                       : llvm::CodeGenOptLevel::Default;
+  const auto level = module->getInstructionCount() > optimized_up_to ? llvm::CodeGenOptLevel::None
+                                                                     : llvm::CodeGenOptLevel::Default;
   const std::unique_ptr<llvm::TargetMachine> machine = target_machine(isa, level);
   module->setTargetTriple(machine->getTargetTriple().str());
   module->setDataLayout(machine->createDataLayout());
@@ -144,12 +140,12 @@ Isa host_isa() {
 #endif
 }
 
-std::string compile_object(const std::string& text, Isa isa) {
-  return compile(text, isa, llvm::CodeGenFileType::ObjectFile);
+std::string compile_object(const std::string& text, Isa isa, unsigned optimized_up_to) {
+  return compile(text, isa, optimized_up_to, llvm::CodeGenFileType::ObjectFile);
 }
 
 std::string compile_assembly(const std::string& text, Isa isa) {
-  return compile(text, isa, llvm::CodeGenFileType::AssemblyFile);
+  return compile(text, isa, largest_optimized, llvm::CodeGenFileType::AssemblyFile);
 }
 
 std::string compiler_version() { return "LLVM " LLVM_VERSION_STRING; }

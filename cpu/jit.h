@@ -18,8 +18,13 @@ FLEXSN_SHOWN Isa host_isa();
 /// The same for an x86-64 processor with these features, as LLVM calls them; `asked` is "" for the widest.
 FLEXSN_SHOWN Isa isa_with(const std::vector<std::string>& features, std::string_view asked);
 
+/// Instructions of the largest kernel that is optimized. The time that it takes grows with the square of a
+/// loop's body: 15 s at this size, minutes for 10,000 operations of a neuron.
+constexpr unsigned largest_optimized = 12000;
+
 /// Object code for a module; the text must be one of emit_llvm's.
-FLEXSN_SHOWN std::string compile_object(const std::string& text, Isa isa);
+FLEXSN_SHOWN std::string compile_object(const std::string& text, Isa isa,
+                                        unsigned optimized_up_to = largest_optimized);
 /// The same as a listing.
 FLEXSN_SHOWN std::string compile_assembly(const std::string& text, Isa isa);
 
