@@ -88,14 +88,15 @@ CudaShape cuda_shape(const Plan& plan) {
   };
   while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
+  if (shape.registers() > most_registers) options.resident_threads = 0;
   return shape;
 }
 
 CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
   const auto fail = [&](std::string_view part) {
     user_error("FLEXSN_CUDA_SHAPE has a part '", part,
-               "' that is not known; write vector=1, 2 or 4, unroll=1 to 64, threads= and narrow_threads=32 "
-               "to 1024, powers of two, with commas between");
+               "' that is not known; write vector=1, 2 or 4, unroll=1 to 64, threads=, narrow_threads= and "
+               "resident_threads=32 to 1024, powers of two, with commas between");
   };
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
@@ -104,11 +105,12 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
     const std::string_view name = part.substr(0, sign);
     int number = 0;
     if (sign != part.npos) std::from_chars(part.data() + sign + 1, part.data() + part.size(), number);
-    int* place = name == "vector"           ? &rule.vector
-                 : name == "unroll"         ? &rule.unroll
-                 : name == "threads"        ? &rule.threads
-                 : name == "narrow_threads" ? &rule.narrow_threads
-                                            : nullptr;
+    int* place = name == "vector"             ? &rule.vector
+                 : name == "unroll"           ? &rule.unroll
+                 : name == "threads"          ? &rule.threads
+                 : name == "narrow_threads"   ? &rule.narrow_threads
+                 : name == "resident_threads" ? &rule.resident_threads
+                                              : nullptr;
     const int least = name.ends_with("threads") ? 32 : 1;
     const int most = name == "vector" ? 4 : name == "unroll" ? 64 : 1024;
     if (place == nullptr || number < least || number > most || !std::has_single_bit(unsigned(number)) ||

@@ -19,11 +19,12 @@ struct CudaShape {
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
 /// code, ops * steps * elements, into about 4096 statements. Steps are halved first where the plan leaves
-/// them open, then elements.
+/// them open, then elements. The compiler is told of the registers where the values fit: without that it
+/// took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau.
 CudaShape cuda_shape(const Plan& plan);
 
-/// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64", each where given.
-/// Throws a UserError where that cannot be.
+/// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512",
+/// each where given. Throws a UserError where that cannot be.
 CudaOptions cuda_options(std::string_view asked, CudaOptions rule);
 
 }  // namespace flexsn

@@ -2,6 +2,8 @@
 // elements, its way through time (cuda_walk.h), the two entries.
 #include "emit_cuda.h"
 
+#include <algorithm>
+
 #include "cuda_lines.h"
 #include "cuda_names.h"
 #include "cuda_prelude.h"
@@ -181,12 +183,16 @@ class ModuleEmitter {
     }
     lines_.close();
     lines_.gap();
-    entry("flexsn_wide", scope_.options.vector, scope_.options.threads, "false");
-    entry("flexsn_narrow", 1, scope_.options.narrow_threads, "true");
+    constexpr int most_blocks = 16;  // of a multiprocessor, on every device
+    const int threads = scope_.options.threads;
+    const int blocks = std::min(scope_.options.resident_threads / threads, most_blocks);
+    entry("flexsn_wide", scope_.options.vector, threads, blocks, "false");
+    entry("flexsn_narrow", 1, scope_.options.narrow_threads, 0, "true");
   }
 
-  void entry(std::string_view name, int vector, int threads, std::string_view ahead) {
-    lines_.open("extern \"C\" __global__ void __launch_bounds__(", threads, ") ", name,
+  void entry(std::string_view name, int vector, int threads, int blocks, std::string_view ahead) {
+    const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
+    lines_.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
                 "(const __grid_constant__ Run run) {");
     lines_.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
     lines_.close();

@@ -17,6 +17,9 @@ struct CudaOptions {
   int unroll = 8;     ///< steps of a segment where the plan has none of its own (then it is the plan's)
   int threads = 128;  ///< of a block of the wide entry, a power of two
   int narrow_threads = 128;  ///< of a block of the narrow entry, a power of two
+  /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
+  /// number.
+  int resident_threads = 512;
 
   bool operator==(const CudaOptions&) const = default;
 };

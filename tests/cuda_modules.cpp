@@ -25,6 +25,7 @@ CudaOptions some_options(Dice& dice) {
   options.unroll = dice.pick(steps);
   options.threads = dice.pick(threads);
   options.narrow_threads = dice.pick(threads);
+  options.resident_threads = dice.chance(0.5) ? 512 : 0;
   return options;
 }
 

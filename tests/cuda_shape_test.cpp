@@ -42,11 +42,29 @@ TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {
   EXPECT_EQ(many(3000), (CudaOptions{.vector = 1, .unroll = 1}));
 }
 
+TEST(CudaShape, ABodyOfManyStatesMayTakeAllRegisters) {
+  const auto of = [](int states) {
+    const Neuron wide = neuron("wide", [&](Step& s) {
+      auto sum = s.input("x");
+      for (int i = 0; i < states; ++i) {
+        auto v = s.state(join("v", i));
+        s.next(v, v * 0.5 + sum);
+        sum = sum + v;
+      }
+      s.output("y", sum);
+    });
+    return cuda_shape(plan_of(wide.graph(Mem::f32), Kind::inference, {})).options.resident_threads;
+  };
+  EXPECT_EQ(of(2), 512);
+  EXPECT_EQ(of(200), 0);
+}
+
 TEST(CudaShape, APersonMayAskForAnother) {
   const CudaOptions rule;
   EXPECT_EQ(cuda_options("", rule), rule);
-  EXPECT_EQ(cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32", rule),
-            (CudaOptions{.vector = 4, .unroll = 16, .threads = 64, .narrow_threads = 32}));
+  EXPECT_EQ(
+      cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256", rule),
+      (CudaOptions{.vector = 4, .unroll = 16, .threads = 64, .narrow_threads = 32, .resident_threads = 256}));
   for (const char* wrong : {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2",
                             "vector=", "vector", "vector=2x", ",", "unroll=-1"}) {
     try {
