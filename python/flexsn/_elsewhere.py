@@ -129,9 +129,25 @@ def hashes_watched() -> Iterator[list[str]]:
         elif what is hash:
             asking[:] = [True] if event == "c_call" else []
 
+    with _profiler_paused():
+        sys.setprofile(see)
+        try:
+            yield lines
+        finally:
+            sys.setprofile(None)
+
+
+@contextlib.contextmanager
+def _profiler_paused() -> Iterator[None]:
+    """A profiler that others have set for this thread, cProfile's too, sees nothing of what is inside."""
     before = sys.getprofile()
-    sys.setprofile(see)
+    is_function = before is None or callable(before)
+    if not is_function:  # cProfile's, which sys.setprofile could not set again
+        before.disable()
     try:
-        yield lines
+        yield
     finally:
-        sys.setprofile(before)
+        if is_function:
+            sys.setprofile(before)
+        else:
+            before.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import cProfile
 import collections
 import contextvars
 import ctypes
@@ -389,6 +390,36 @@ def test_hashes_of_constants_and_dicts_of_tensors_are_fine() -> None:
         return x * places[x] * NAMES[key] + (hash(key) == hash("a")) + hash(1.0) + hash((1, "b")) * 0, v
 
     assert FlexSN(core, 1, 1, 1)(X).item() == 6.0
+
+
+def seen_by_cprofile(call: Callable[[], Any]) -> bool:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        call()
+        hex(3)
+    finally:
+        profiler.disable()
+    return any("hex" in str(entry.code) for entry in profiler.getstats())
+
+
+def seen_by_a_function(call: Callable[[], Any]) -> bool:
+    seen: list[Any] = []
+    sys.setprofile(lambda frame, event, what: seen.append(what))
+    try:
+        call()
+        hex(3)
+    finally:
+        sys.setprofile(None)
+    return hex in seen
+
+
+@pytest.mark.parametrize("profiled", [seen_by_cprofile, seen_by_a_function])
+def test_hashes_are_watched_beside_a_profiler(profiled: Callable[[Callable[[], Any]], bool]) -> None:
+    tensors = FlexSN(lambda x, v: (x * (hash(x) % 97), v), 1, 1, 1)
+    with pytest.raises(ValueError, match=r"reads hash\(\) of a tensor"):
+        profiled(lambda: tensors(X))
+    assert profiled(lambda: FlexSN(lambda x, v: (x * hash(2), v), 1, 1, 1)(X)), "the profiler sees no more"
 
 
 def test_a_path_may_be_named_without_being_read() -> None:
