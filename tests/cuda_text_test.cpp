@@ -35,7 +35,7 @@ class HostLibrary {
       const std::string base = (home_ / join("unit", i)).string();
       std::ofstream(base + ".cpp") << "#include \"" FLEXSN_TESTS_DIR "/cuda_host.h\"\n" << units[i];
       const std::string command = join("\"" FLEXSN_CXX
-                                       "\" -std=c++17 -O1 -w -ffp-contract=off -fPIC -shared "
+                                       "\" -std=c++17 -O0 -w -ffp-contract=off -fPIC -shared "
                                        "-fvisibility=hidden \"",
                                        base, ".cpp\" -o \"", base, ".so\" 2> \"", base, ".log\"");
       compilers.emplace_back([command, &code = codes[i]] { code = std::system(command.c_str()); });

@@ -45,7 +45,7 @@ else()
   if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     add_test(NAME beside_llvm
       COMMAND ${python} ${PROJECT_SOURCE_DIR}/tests/beside/run.py $<TARGET_FILE:flexsn_beside>)
-    set_tests_properties(beside_llvm PROPERTIES LABELS cpu TIMEOUT 600 SKIP_RETURN_CODE 77)
+    set_tests_properties(beside_llvm PROPERTIES LABELS cpu TIMEOUT 600 COST 50 SKIP_RETURN_CODE 77)
   else()
     flexsn_left_out("flexsn beside torch and triton" "there is no .venv; tools/venv.sh makes it")
   endif()
@@ -148,7 +148,7 @@ if(GTest_FOUND)
   add_dependencies(flexsn_tests flexsn_fake_cuda)
   add_test(NAME cuda_on_the_host COMMAND flexsn_tests --gtest_filter=CudaKernels.*:CudaRuns.*)
   set(fake $<TARGET_FILE:flexsn_fake_cuda>)
-  set_tests_properties(cuda_on_the_host PROPERTIES LABELS null TIMEOUT 600 ENVIRONMENT
+  set_tests_properties(cuda_on_the_host PROPERTIES LABELS null TIMEOUT 600 COST 20 ENVIRONMENT
     "FLEXSN_CUDA_DRIVER=${fake};FLEXSN_NVRTC=${fake};FLEXSN_FAKE_RUNS=1;FLEXSN_CACHE=0")
 
   # Random neurons through every stage and backend; `make fuzz` runs it for longer.
@@ -248,11 +248,12 @@ if(FLEXSN_HAVE_TORCH)
     -P ${PROJECT_SOURCE_DIR}/tests/torch_package/hidden.cmake)
   set_tests_properties(torch_shows_its_header_only PROPERTIES LABELS torch)
   if(GTest_FOUND)
-    # The objects, not the library: tests see what it hides.
+    # The objects, not the library: tests see what it hides. One group, as torch's headers take longest.
     flexsn_executable(flexsn_torch_tests
       tests/torch_memory_test.cpp
       tests/torch_module_test.cpp
       tests/torch_scan_test.cpp)
+    set_target_properties(flexsn_torch_tests PROPERTIES UNITY_BUILD ON)
     target_sources(flexsn_torch_tests PRIVATE $<TARGET_OBJECTS:flexsn_torch>)
     target_include_directories(flexsn_torch_tests PRIVATE src torch)
     target_link_options(flexsn_torch_tests PRIVATE -fopenmp)

@@ -6,6 +6,7 @@
 
 #include "flexsn/torch.h"
 #include "registry.h"
+#include "user_error.h"
 
 namespace flexsn {
 namespace {
@@ -16,17 +17,8 @@ using nn::OutputTemplate;
 using nn::Tensors;
 using nn::TensorStep;
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
-}
-
 /// One input, one state, a lifted factor; one output.
-const TensorStep leaky = [](at::TensorList arguments) {
+const TensorStep leaky_step = [](at::TensorList arguments) {
   const at::Tensor h = arguments[1] * 0.5 + arguments[0] * arguments[2], y = at::sigmoid(h);
   return Tensors{y, h - y};
 };
@@ -50,12 +42,12 @@ TEST_F(Scan, SequencesAndLastStatesAreThoseOfALoop) {
   Tensors outputs, states;
   at::Tensor state = v;
   for (std::int64_t t = 0; t < 5; ++t) {
-    const Tensors now = leaky({x[t], state, w});
+    const Tensors now = leaky_step({x[t], state, w});
     outputs.push_back(now[0]);
     states.push_back(state = now[1]);
   }
-  const Tensors sequences = eager_scan(leaky, {1, 1, 1}, {x, v, w}),
-                last = eager_scan_final_state(leaky, {1, 1, 1}, {x, v, w});
+  const Tensors sequences = eager_scan(leaky_step, {1, 1, 1}, {x, v, w}),
+                last = eager_scan_final_state(leaky_step, {1, 1, 1}, {x, v, w});
   ASSERT_EQ(sequences.size(), 2u);
   ASSERT_EQ(last.size(), 2u);
   EXPECT_TRUE(sequences[0].equal(at::stack(outputs)));
@@ -81,10 +73,10 @@ TEST_F(Scan, WithoutStepsTheStepIsNotCalled) {
   EXPECT_TRUE(last[0].equal(v));
   EXPECT_NE(last[0].data_ptr(), v.data_ptr());
   EXPECT_EQ(
-      error_of([&] { eager_scan(never, {1, 1, 1}, {none, v}); }),
+      error([&] { eager_scan(never, {1, 1, 1}, {none, v}); }),
       "eager_scan: a scan of no steps (T == 0) needs a template for each of 1 outputs, as the step is not "
       "called");
-  EXPECT_EQ(error_of([&] { eager_scan(never, {1, 1, 2}, {none, v}, like); }),
+  EXPECT_EQ(error([&] { eager_scan(never, {1, 1, 2}, {none, v}, like); }),
             "eager_scan: expected 2 output templates, found 1");
 }
 
@@ -98,15 +90,15 @@ TEST_F(Scan, AStateThatIsARowOfAnInputIsACopy) {
 }
 
 TEST_F(Scan, ErrorsSayWhatWasExpectedAndFound) {
-  EXPECT_EQ(error_of([&] { eager_scan(leaky, {1, 1, 1}, {x}); }),
+  EXPECT_EQ(error([&] { eager_scan(leaky_step, {1, 1, 1}, {x}); }),
             "eager_scan: expected at least 2 tensors, 1 input sequences and 1 states, found 1");
-  EXPECT_EQ(error_of([&] { eager_scan(leaky, {0, 1, 0}, {x}); }),
+  EXPECT_EQ(error([&] { eager_scan(leaky_step, {0, 1, 0}, {x}); }),
             "eager_scan: there must be an input, whose leading dimension is time");
-  EXPECT_EQ(error_of([&] { eager_scan(leaky, {2, 0, 1}, {x, v}); }),
+  EXPECT_EQ(error([&] { eager_scan(leaky_step, {2, 0, 1}, {x, v}); }),
             "eager_scan: all inputs must have the same number of steps: input 0 has 5, input 1 has 3");
-  EXPECT_EQ(error_of([&] { eager_scan(leaky, {1, 0, 1}, {w}); }),
+  EXPECT_EQ(error([&] { eager_scan(leaky_step, {1, 0, 1}, {w}); }),
             "eager_scan: input 0 must have time as its first dimension, found a scalar");
-  EXPECT_EQ(error_of([&] { eager_scan(leaky, {1, 1, 2}, {x, v, w}); }),
+  EXPECT_EQ(error([&] { eager_scan(leaky_step, {1, 1, 2}, {x, v, w}); }),
             "eager_scan: the step must return 2 outputs and 1 states, found 2 tensors");
 }
 
@@ -135,7 +127,7 @@ TEST(TorchHandle, AnEntryGoesWithItsLastReference) {
   EXPECT_EQ(closed, 1);
   EXPECT_EQ(registry().info().entries, before.entries);
   EXPECT_GT(Handle("another").number(), number) << "numbers are not used again";
-  const std::string unknown = error_of([&] { Handle(number, Holder::owner); });
+  const std::string unknown = error([&] { Handle(number, Holder::owner); });
   EXPECT_EQ(unknown, "flexsn: there is no kernel handle " + std::to_string(number) +
                          "; it was never registered, or its last reference was released");
 }

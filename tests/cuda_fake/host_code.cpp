@@ -74,7 +74,7 @@ std::string host_object(const std::string& text, std::string& log) {
   }
   std::ofstream(base + ".cpp") << unit;
   const std::string command = "\"" FLEXSN_CXX
-                              "\" -std=c++17 -O1 -w -ffp-contract=off -fPIC -shared "
+                              "\" -std=c++17 -O0 -w -ffp-contract=off -fPIC -shared "
                               "-fvisibility=hidden \"" +
                               base + ".cpp\" -o \"" + base + ".so\" 2> \"" + base + ".log\"";
   if (std::system(command.c_str()) != 0) log = content_of(base + ".log") + " ";
