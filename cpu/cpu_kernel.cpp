@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 
 #include "error.h"
@@ -181,7 +182,11 @@ void CpuKernel::run(const PlanRun& run, const Threads& threads) const {
 
 std::shared_ptr<const Executable> cpu_executable(Plan plan) {
   host_isa();  // an older processor is refused before anything is made for it
-  return std::make_shared<CpuKernel>(std::move(plan));
+  const char* set = std::getenv("FLEXSN_OPTIMIZE");
+  const std::string wanted = set == nullptr || *set == '\0' ? "1" : set;
+  if (wanted != "0" && wanted != "1") user_error("FLEXSN_OPTIMIZE must be 0 or 1, found '", wanted, "'");
+  return std::make_shared<CpuKernel>(std::move(plan), Store::standard(),
+                                     wanted == "1" ? largest_optimized : 0);
 }
 
 std::string cpu_absent() {

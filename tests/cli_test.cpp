@@ -419,6 +419,23 @@ TEST_F(Cli, BenchMeasuresTraining) {
             std::string::npos);
 }
 
+TEST_F(Cli, KernelsCanBeHadWithoutOptimization) {
+  if (!parsed({"list", "targets", "--json"}).at(1).at("available")) GTEST_SKIP() << "no CPU kernels here";
+  const auto kept_after = [&](const char* optimize) {
+    const Words words = {"bench", "lif", "--T", "2", "--N", "100"};
+    const Finished finished = run_in_child(words, "", [&] { setenv("FLEXSN_OPTIMIZE", optimize, 1); });
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return parsed({"cache", "info", "--json"}).at("entries").get<int>();
+  };
+  const int kernels = kept_after("1");
+  EXPECT_EQ(kept_after(""), kernels) << "an empty variable is none";
+  EXPECT_EQ(kept_after("0"), 2 * kernels) << "other code, other entries";
+  const Finished refused = run_in_child({"bench", "lif"}, "", [] { setenv("FLEXSN_OPTIMIZE", "fast", 1); });
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("FLEXSN_OPTIMIZE must be 0 or 1, found 'fast'"), std::string::npos)
+      << refused.err;
+}
+
 TEST_F(Cli, CacheSaysWhatIsKeptAndRemovesIt) {
   if (!parsed({"list", "targets", "--json"}).at(1).at("available")) GTEST_SKIP() << "no CPU kernels here";
   output({"check", "if"});
