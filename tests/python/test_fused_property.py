@@ -195,7 +195,7 @@ def check(plan: Plan, given_arguments: Arguments, exact: bool) -> None:
         )
 
 
-short = settings(max_examples=120, derandomize=True, deadline=None, database=None,
+short = settings(max_examples=90, derandomize=True, deadline=None, database=None,
                  suppress_health_check=list(HealthCheck))  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def test_arithmetic_core_gives_the_same_bits_as_a_loop(case: tuple[Plan, Argumen
     check(*case, exact=True)
 
 
-@settings(short, max_examples=40)
+@settings(short, max_examples=30)
 @given(plans(ARITHMETIC[:4] + SMOOTH))
 def test_smooth_core_is_near_a_loop(case: tuple[Plan, Arguments]) -> None:
     check(*case, exact=False)

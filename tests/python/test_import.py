@@ -287,17 +287,17 @@ def named(cases: Sequence[Case]) -> Any:
 
 @floats
 @named(CASES)
-def test_function_gives_what_eager_gives(case: Case, dtype: torch.dtype) -> None:
+def test_function_and_gradient_are_those_of_eager(case: Case, dtype: torch.dtype) -> None:
     inputs = operands(case.count, dtype, case.low, case.high, case.odd)
     (found,) = fused(lambda *a: (case.function(*a),), *inputs)
     expected = case.function(*[x.clone() for x in inputs])
     ulps = max(case.ulps, case.f64_ulps) if dtype == torch.float64 else case.ulps
     assert_close(found, expected, ulps, case.absolute, case.name, *inputs)
+    if not case.flat:
+        check_gradient(case, dtype)
 
 
-@floats
-@named([case for case in CASES if not case.flat])
-def test_gradient_of_function_is_that_of_autograd(case: Case, dtype: torch.dtype) -> None:
+def check_gradient(case: Case, dtype: torch.dtype) -> None:
     odd = case.odd if case.gradient_odd is None else case.gradient_odd
     values = operands(case.count, dtype, case.low, case.high, odd)
     inputs, copies = ([x.clone().requires_grad_() for x in values] for _ in range(2))
