@@ -453,8 +453,9 @@ def test_other_types_compile(dtype):
 
 
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
-@pytest.mark.parametrize("backend", ["fused", "torch", "hop"])
-@pytest.mark.parametrize("store", [False, True], ids=["", "stored"])
+@pytest.mark.parametrize(
+    ("backend", "store"), [("fused", False), ("fused", True), ("torch", False), ("hop", True)]
+)
 def test_a_compiled_state_whose_graph_was_freed_says_what_to_do(compiler, backend, store):
     neuron = FlexSN(soft, 1, 1, 1, backend=backend, store_state_seqs=store)
     net = nn.Sequential(nn.Linear(3, 3), neuron)
