@@ -16,6 +16,8 @@ def same_elements(now: Collection[Any], before: tuple[Any, ...]) -> bool:
 
 
 def same_items(now: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
+    if not now:  # as the hooks and buffers of most modules
+        return not keys
     return same_elements(now.keys(), keys) and all(map(operator.is_, now.values(), values))
 
 
