@@ -339,14 +339,16 @@ class Fused:
         """What an operator takes: the neuron for such tensors, states of its types, and its parameters."""
         if torch.compiler.is_dynamo_compiling():
             found, captured = self._under_a_compiler(inputs, states, static)
+            fitting = False
         else:
             held = self._hold(inputs, states, static)
             found = held.trace
             captured = held.captured if not static else held.with_static(static)
+            fitting = held.state_dtypes == found.state_dtypes
         params = captured if found.prepare is None else _prepared(found, captured)
         if states is None:
             states = []
-        elif found.state_dtypes:
+        elif not fitting:
             states = [s if s.dtype == d else s.to(d) for s, d in zip(states, found.state_dtypes)]
         return found, states, params
 
