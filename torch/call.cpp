@@ -4,8 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <unistd.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 
@@ -29,13 +30,14 @@ std::string type_text(at::ScalarType type) {
   return join(c10::toString(type), hint);
 }
 
-/// The process that loaded this library, not the one that calls first.
-const pid_t loaded_in = ::getpid();
+/// Is this a process forked from the one that loaded the library? (Asking for its number takes longer.)
+std::atomic<bool> forked = false;
+[[maybe_unused]] const int forks_are_noted = ::pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 /// torch's threads; a child process after a fork has none of them and runs alone.
 Threads torch_threads() {
   Threads threads;
-  threads.count = ::getpid() == loaded_in && !at::in_parallel_region() ? at::get_num_threads() : 1;
+  threads.count = !forked && !at::in_parallel_region() ? at::get_num_threads() : 1;
   if (threads.count > 1)
     threads.parallel_for = [](std::int64_t count, const std::function<void(std::int64_t)>& task) {
       at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
