@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import collections.abc
 import contextlib
 import ctypes
@@ -129,25 +130,17 @@ def hashes_watched() -> Iterator[list[str]]:
         elif what is hash:
             asking[:] = [True] if event == "c_call" else []
 
-    with _profiler_paused():
-        sys.setprofile(see)
-        try:
-            yield lines
-        finally:
-            sys.setprofile(None)
-
-
-@contextlib.contextmanager
-def _profiler_paused() -> Iterator[None]:
-    """A profiler that others have set for this thread, cProfile's too, sees nothing of what is inside."""
     before = sys.getprofile()
-    is_function = before is None or callable(before)
-    if not is_function:  # cProfile's, which sys.setprofile could not set again
+    of_c_code = before is not None and not callable(before)  # sys.setprofile could not set such a one again
+    if of_c_code and not isinstance(before, cProfile.Profile):
+        yield lines  # a profiler that nothing here could put back is left alone
+        return
+    if of_c_code:
         before.disable()
+    sys.setprofile(see)
     try:
-        yield
+        yield lines
     finally:
-        if is_function:
-            sys.setprofile(before)
-        else:
+        sys.setprofile(None if of_c_code else before)
+        if of_c_code:
             before.enable()

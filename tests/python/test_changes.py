@@ -422,6 +422,21 @@ def test_hashes_are_watched_beside_a_profiler(profiled: Callable[[Callable[[], A
     assert profiled(lambda: FlexSN(lambda x, v: (x * hash(2), v), 1, 1, 1)(X)), "the profiler sees no more"
 
 
+def test_a_profiler_that_cannot_be_put_back_is_left_alone() -> None:
+    see = ctypes.PYFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
+    )
+    callback, owner = see(lambda *_: 0), types.SimpleNamespace()
+    set_profile = ctypes.pythonapi.PyEval_SetProfile
+    set_profile.argtypes = [see, ctypes.py_object]
+    module = FlexSN(lambda x, v: (x * hash(2), v), 1, 1, 1)
+    set_profile(callback, owner)
+    try:
+        assert module(X).item() == 2.0 and sys.getprofile() is owner
+    finally:
+        sys.setprofile(None)
+
+
 def test_a_path_may_be_named_without_being_read() -> None:
     assert FlexSN(by(lambda: len(FILE.suffix)), 1, 1, 1)(X).item() == 3.0
 
