@@ -315,7 +315,8 @@ class FlexSN(MemoryModule):
             if not self._eager:
                 check_step_shape(states, inputs[0].shape[1:])
             sequences = [state.new_empty((0, *state.shape)) for state in states] if store else None
-            return self._connected(self._empty_outputs(inputs[0]), inputs), list(states), sequences
+            last = [state.clone() for state in states]  # new tensors, as those of any other call
+            return self._connected(self._empty_outputs(inputs[0]), inputs), last, sequences
         static = self.static_inputs if self._static_places else ()
         if self._eager:
             assert states is not None
