@@ -31,6 +31,7 @@ from torch.autograd.graph import _engine_run_backward
 # Tracing must not see what is active around it: the modes of a compiler or a user, and the sizes and fake
 # tensors of a trace that a compiler is making. Nothing public turns them off (2.13).
 from torch._guards import tracing
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_off
 
 # Flattens nested arguments as torch does; it has no public name (2.13).
@@ -39,7 +40,7 @@ from torch.utils import _pytree as pytree
 # What an operator that takes functions is made of; ScanOperator below says why.
 from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 __all__ = ["modes_off", "promise", "pytree"]
 
@@ -106,6 +107,31 @@ def under_grad_transform() -> bool:
 def direct(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """An operator without the Python function around it, which a compiler wants to see (2.13)."""
     return op._op
+
+
+class _RealTensorsKept(TorchDispatchMode):
+    """Refuses what would write to a tensor that has data; a fake mode alone runs it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            written = args[place] if place < len(args) else kwargs.get(argument.name)
+            if isinstance(written, torch.Tensor) and not isinstance(written, FakeTensor):
+                raise RuntimeError(f"{func} would write to a tensor of the caller's")
+        return func(*args, **kwargs)
+
+
+def run_without_data(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], others: Sequence[Any]
+) -> Any:
+    """What `function` returns for tensors like these, as to shapes and types; no number is drawn. It fails
+    where it writes to other tensors, which stay as they are."""
+    with modes_off(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(tensor) for tensor in tensors]
+        with _RealTensorsKept():
+            return function(*fakes, *others)
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:

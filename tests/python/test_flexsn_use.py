@@ -429,3 +429,25 @@ def test_inference_mode_states_can_be_carried_and_reset():
         module(x)
     module.reset()
     torch.testing.assert_close(module(x), first)
+
+
+def test_making_a_module_touches_no_tensor_that_its_core_reaches_and_draws_nothing() -> None:
+    count, room = torch.ones(2), torch.zeros(2)
+
+    def core(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count.add_(1)
+        torch.add(x, 1, out=room)
+        return x + count.sum() + room.sum() + torch.rand_like(x), v
+
+    before = torch.get_rng_state()
+    FlexSN(core, num_states=1)
+    assert torch.equal(count, torch.ones(2)) and torch.equal(room, torch.zeros(2))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_call_of_no_steps_leaves_states_that_are_not_the_user_s() -> None:
+    module, given = FlexSN(lambda x, v: (x + v, v + x), num_states=1), torch.ones(2)
+    module.states = [given]
+    module(torch.rand(0, 2))
+    module.states[0].zero_()
+    assert torch.equal(given, torch.ones(2))
