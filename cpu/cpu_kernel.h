@@ -13,7 +13,8 @@ namespace flexsn {
 /// One kernel may run from several threads at once; each variant of it is compiled once.
 class CpuKernel : public Executable {
  public:
-  /// Object code is looked for and left in `store`.
+  /// Object code is looked for and left in `store`. What has more instructions than `optimized_up_to` is
+  /// compiled without optimization.
   explicit CpuKernel(Plan plan, Store store = Store::standard(),
                      unsigned optimized_up_to = largest_optimized);
   ~CpuKernel() override;
