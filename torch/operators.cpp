@@ -1,7 +1,9 @@
 // The operators of namespace flexsn: schemas, kernels for CPU, CUDA and Meta tensors, autograd.
+#include <ATen/FuncTorchTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include "call.h"
@@ -237,34 +239,6 @@ std::vector<Tensor> training_below(Text text, TensorList inputs, TensorList stat
   return op.call(text, inputs, states, params, wanted, plan);
 }
 
-/// A call of a training operator, beside tensors; and the same as its backward keeps it.
-struct Setting {
-  Text text;
-  std::size_t inputs, states;  ///< how many of the tensors are such
-  bool sequences;
-  const std::vector<std::int64_t>& wanted;
-  Text plan;
-};
-
-struct Kept : torch::CustomClassHolder {
-  Kept(std::string text_, std::size_t inputs_, std::size_t states_, bool sequences_,
-       std::vector<std::int64_t> wanted_, std::string plan_, std::vector<c10::SymInt> shape_)
-      : text(std::move(text_)),
-        inputs(inputs_),
-        states(states_),
-        sequences(sequences_),
-        wanted(std::move(wanted_)),
-        plan(std::move(plan_)),
-        shape(std::move(shape_)) {}
-
-  std::string text;
-  std::size_t inputs, states;
-  bool sequences;
-  std::vector<std::int64_t> wanted;
-  std::string plan;
-  std::vector<c10::SymInt> shape;
-};
-
 OptionalTensors optional(std::size_t first, std::size_t last, const variable_list& from) {
   OptionalTensors list;
   list.reserve(last - first);
@@ -288,93 +262,95 @@ class Once : public torch::autograd::Function<Once> {
   }
 };
 
-class Train : public torch::autograd::Function<Train> {
+/// A call of a training operator in autograd's graph: what its backward needs. Hand-written, since a
+/// torch::autograd::Function takes three times as long for each call.
+class Trained : public torch::autograd::Node {
  public:
-  static variable_list forward(AutogradContext* context, const Setting& setting, TensorList tensors) {
-    const NeuronHandle held = neuron_of(setting.text);
-    const TorchNeuron& neuron = *held;
-    const TensorList inputs = tensors.slice(0, setting.inputs),
-                     states = tensors.slice(setting.inputs, setting.states),
-                     params = tensors.slice(setting.inputs + setting.states);
-    variable_list results =
-        setting.sequences
-            ? training_below<true>(setting.text, inputs, states, params, setting.wanted, setting.plan)
-            : training_below<false>(setting.text, inputs, states, params, setting.wanted, setting.plan);
+  NeuronHandle neuron;
+  std::size_t inputs, states;  ///< how many of the tensors are such
+  bool sequences;
+  std::vector<std::int64_t> wanted;
+  std::string plan;
+  std::vector<c10::SymInt> shape;  ///< under a compiler sizes are symbols
 
+  /// Makes the results a part of the graph: `all` are inputs, states and parameters.
+  void connect(TensorList all, const variable_list& results) {
+    const Requested& requested = neuron->requested(request_of(*neuron, wanted, sequences, plan));
     // Only what backward reads is kept, through torch, which notices if somebody changes it in between.
-    const Requested& requested =
-        neuron.requested(request_of(neuron, setting.wanted, setting.sequences, setting.plan));
-    const std::size_t outputs = neuron.outputs().size(), plain = outputs + neuron.states().size();
-    variable_list kept(tensors.begin(), tensors.end()), untouched;
-    for (std::size_t i = 0; i < setting.inputs; ++i)
-      if (!requested.reads(Holds::input, neuron.inputs()[i])) kept[i] = Tensor();
-    for (std::size_t i = 0; i < setting.states; ++i)
-      if (!requested.reads(Holds::first_state, neuron.states()[i])) kept[setting.inputs + i] = Tensor();
+    const auto keep = [this](const Tensor& tensor, bool read, bool is_result) {
+      kept_.emplace_back(read ? tensor : Tensor(), is_result);
+    };
+    const std::size_t outputs = neuron->outputs().size(), plain = outputs + neuron->states().size();
+    kept_.reserve(all.size() + results.size());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      keep(all[i],
+           i < inputs            ? requested.reads(Holds::input, neuron->inputs()[i])
+           : i < inputs + states ? requested.reads(Holds::first_state, neuron->states()[i - inputs])
+                                 : true,
+           false);
     for (std::size_t r = 0; r < results.size(); ++r) {
-      const bool read =
-          r >= plain || (r < outputs ? requested.reads(Holds::output, neuron.outputs()[r])
-                                     : requested.reads(Holds::state_sequence, neuron.states()[r - outputs]));
-      const bool carries = r < plain && (r < outputs ? neuron.output_carries(neuron.outputs()[r])
-                                                     : neuron.state_carries(neuron.states()[r - outputs]));
-      kept.push_back(read ? results[r] : Tensor());
-      if (!carries) untouched.push_back(results[r]);
+      const bool carries = r < outputs ? neuron->output_carries(neuron->outputs()[r])
+                                       : r < plain && neuron->state_carries(neuron->states()[r - outputs]);
+      torch::autograd::set_history(carries ? results[r] : Tensor(), getptr());
+      keep(results[r],
+           r < outputs ? requested.reads(Holds::output, neuron->outputs()[r])
+           : r < plain ? requested.reads(Holds::state_sequence, neuron->states()[r - outputs])
+                       : true,
+           true);
     }
-    context->save_for_backward(std::move(kept));
-    context->mark_non_differentiable(untouched);
-    context->set_materialize_grads(false);
-    // Under a compiler sizes are symbols.
-    context->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(
-        std::string(setting.text), setting.inputs, setting.states, setting.sequences, setting.wanted,
-        std::string(setting.plan), inputs[0].sym_sizes().vec()));
-    return results;
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+  std::string name() const override { return "flexsn::Trained"; }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {
+    C10_THROW_ERROR(NotImplementedError,
+                    "flexsn: compiled autograd cannot take the backward of a call that was not compiled; "
+                    "compile the forward as well (torch.compile), or leave compiled autograd out");
+  }
+
+ protected:
+  variable_list apply(variable_list&& grads) override {
     static const auto op = handle_of<BackwardOp>("flexsn::backward");
-    const auto call = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["call"].toCapsule());
-    const NeuronHandle held = neuron_of(call->text);
-    const TorchNeuron& neuron = *held;
-    const std::size_t inputs = call->inputs, states = call->states;
-    const std::size_t all = inputs + states + neuron.params().size(),
-                      plain = neuron.outputs().size() + neuron.states().size();
-    // One entry for the setting, then one for each tensor.
-    variable_list out(1 + all);
+    const std::lock_guard lock(mutex_);
+    const std::size_t all = num_outputs(), plain = neuron->outputs().size() + neuron->states().size();
+    variable_list out(all);
     std::vector<std::int64_t> now;
-    for (std::int64_t place : call->wanted)
-      if (context->needs_input_grad(slot(place, inputs, states, neuron))) now.push_back(place);
+    for (std::int64_t place : wanted)
+      if (task_should_compute_output(slot(place))) now.push_back(place);
     bool arrives = false;
     for (std::size_t i = 0; i < plain; ++i) arrives = arrives || grads[i].defined();
     if (!arrives || now.empty()) return out;
 
-    const variable_list kept = saved(context);
-    const variable_list params(kept.begin() + static_cast<std::ptrdiff_t>(inputs + states),
-                               kept.begin() + static_cast<std::ptrdiff_t>(all));
+    const variable_list kept = unpacked();
+    const TensorList params = TensorList(kept).slice(inputs + states, all - inputs - states);
     const bool again = at::GradMode::is_enabled();
     std::optional<at::AutoDispatchBelowADInplaceOrView> below;  // autograd has nothing to add
     if (!again) below.emplace();
-    variable_list gradients =
-        op.call(call->text, optional(0, plain, grads), optional(0, inputs, kept),
-                optional(inputs, inputs + states, kept), params, optional(all, kept.size(), kept),
-                call->shape, call->wanted, now, call->sequences, call->plan);
+    variable_list gradients = op.call(neuron->text(), optional(0, plain, grads), optional(0, inputs, kept),
+                                      optional(inputs, inputs + states, kept), params,
+                                      optional(all, kept.size(), kept), shape, wanted, now, sequences, plan);
     if (again) gradients = Once::apply(TensorList(gradients), TensorList(ends()));
-    for (std::size_t i = 0; i < now.size(); ++i)
-      out[1 + slot(now[i], inputs, states, neuron)] = std::move(gradients[i]);
+    for (std::size_t i = 0; i < now.size(); ++i) out[slot(now[i])] = std::move(gradients[i]);
     return out;
   }
 
  private:
   /// Where an argument stands in the list of tensors, which is shorter where states were left out.
-  static std::size_t slot(std::int64_t place, std::size_t inputs, std::size_t states,
-                          const TorchNeuron& neuron) {
+  std::size_t slot(std::int64_t place) const {
     const auto at = static_cast<std::size_t>(place);
-    return at < inputs ? at : at - (neuron.states().size() - states);
+    return at < inputs ? at : at - (neuron->states().size() - states);
   }
 
   /// Tensors that stand where those of the forward call stood in autograd's graph: gradients depend on all of
   /// them, though backward may read none.
-  static variable_list ends() {
+  variable_list ends() const {
     variable_list list;
-    for (const torch::autograd::Edge& edge : torch::autograd::get_current_node()->next_edges()) {
+    for (const torch::autograd::Edge& edge : next_edges()) {
       if (!edge.is_valid()) continue;
       list.push_back(at::empty({0}));
       torch::autograd::impl::set_gradient_edge(list.back(), edge);
@@ -382,19 +358,30 @@ class Train : public torch::autograd::Function<Train> {
     return list;
   }
 
-  static variable_list saved(AutogradContext* context) {
-    try {
-      return context->get_saved_variables();
-    } catch (const c10::Error& error) {
-      if (std::string_view(error.what()).find("second time") == std::string_view::npos) throw;
+  variable_list unpacked() {
+    if (kept_.empty())
       C10_THROW_ERROR(
           Error,
           "flexsn: backward has come to a call whose graph was freed by an earlier backward. A state that is "
           "carried from batch to batch does that: detach or reset between batches (functional.detach_net or "
           "functional.reset_net), or keep the graph with retain_graph=True");
-    }
+    variable_list tensors;
+    tensors.reserve(kept_.size());
+    for (const torch::autograd::SavedVariable& saved : kept_) tensors.push_back(saved.unpack(getptr()));
+    return tensors;
   }
+
+  std::vector<torch::autograd::SavedVariable> kept_;  ///< arguments, then results; none: freed
 };
+
+/// Nodes are counted by std::shared_ptr up to torch 2.12, by themselves since.
+template <class Pointer = decltype(std::declval<torch::autograd::Node&>().getptr())>
+auto new_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>)
+    return std::shared_ptr<Trained>(new Trained, [](auto* node) { deleteNode(node); });
+  else
+    return c10::make_intrusive<Trained>();
+}
 
 template <bool sequences>
 std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList states, TensorList params,
@@ -421,10 +408,23 @@ std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList s
         asked.push_back(static_cast<std::int64_t>(place));
     }
     if (!any || asked.empty()) return training_below<sequences>(text, inputs, states, params, wanted, plan);
+    // torch.func keeps gradients of several levels apart, which this node does not.
+    if (const auto& transforms = at::functorch::functorchTLSAccessor())
+      transforms->checkSupportsCppAutogradFunction();
+    const auto node = new_node();
+    node->set_next_edges(torch::autograd::collect_next_edges(all));
+    node->neuron = held;
+    node->inputs = inputs.size();
+    node->states = states.size();
+    node->sequences = sequences;
+    node->wanted = std::move(asked);
     // Said in words, since what comes after this may be traced on tensors that have no place.
-    const Text planned = plan.empty() && inputs[0].is_cuda() ? Text("gpu") : plan;
-    return Train::apply(Setting{text, inputs.size(), states.size(), sequences, asked, planned},
-                        TensorList(all));
+    node->plan = std::string(plan.empty() && inputs[0].is_cuda() ? Text("gpu") : plan);
+    node->shape = inputs[0].sym_sizes().vec();
+    const std::vector<Tensor> results =
+        training_below<sequences>(text, inputs, states, params, node->wanted, node->plan);
+    node->connect(all, results);
+    return results;
   });
 }
 

@@ -108,4 +108,4 @@ def test_a_state_that_is_forgotten_before_the_end_gets_zeros():
 def test_a_neuron_that_is_connected_throughout_has_nothing_around_its_kernel():
     module = FlexSN(lambda x, v: (torch.tanh(v + x), v * 0.5 + x), 1, 1, 1)
     y = module(torch.ones(2, 3, requires_grad=True))
-    assert "Train" in y.grad_fn.name() and y._backward_hooks is None
+    assert "flexsn::Trained" in y.grad_fn.name() and y._backward_hooks is None

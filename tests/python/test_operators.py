@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -360,6 +361,53 @@ def test_gradients_by_torch_func_are_an_error():
     text, _ = neuron_of(soft, [x], 1)
     with pytest.raises(RuntimeError, match="functorch transforms"):
         torch.func.grad(lambda x: ops.training(text, [x], [], [])[0].sum())(x)
+
+
+def test_compiled_autograd_takes_what_was_compiled_and_says_so():
+    x = torch.randn(4, 3, requires_grad=True)
+    text, _ = neuron_of(soft, [x], 1)
+
+    def run(x):
+        return ops.training(text, [x], [], [])[0].sum()
+
+    run(x).backward()
+    expected, x.grad = x.grad, None
+    loss = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    assert torch.equal(x.grad, expected)
+    with (
+        torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")),
+        pytest.raises(NotImplementedError, match="compile the forward as well .torch.compile."),
+    ):
+        run(x).backward()
+
+
+def test_hooks_of_the_graph_see_gradients_and_what_is_kept():
+    x = torch.randn(4, 3, requires_grad=True)
+    text, _ = neuron_of(soft, [x], 1)
+    packed, seen = [], []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: packed.append(tensor.shape) or tensor.clone(), lambda tensor: tensor
+    ):
+        y = ops.training(text, [x], [], [])[0]
+    y.retain_grad()
+    y.register_hook(lambda grad: grad * 2)
+    y.grad_fn.register_hook(lambda outs, ins: seen.append(outs[0]))
+    y.sum().backward()
+    assert packed and torch.equal(y.grad, torch.full_like(y, 2)) and seen[0] is not None
+    hooked, x.grad = x.grad, None
+    (ops.training(text, [x], [], [])[0].sum() * 2).backward()
+    assert torch.equal(x.grad, hooked)
+
+
+def test_a_graph_that_is_dropped_gives_its_tensors_back():
+    x = torch.randn(4, 3, requires_grad=True)
+    text, _ = neuron_of(soft, [x], 1)
+    results = ops.training(text, [x], [], [])
+    gone = [weakref.ref(tensor) for tensor in results]
+    del results
+    assert all(reference() is None for reference in gone)
 
 
 # ---- memory layouts ----------------------------------------------------------------------------------------
