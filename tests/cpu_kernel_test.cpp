@@ -356,7 +356,7 @@ TEST_P(CpuRandomGraphs, HaveTheInterpretersBits) {
       ++trained;
     } catch (const UserError&) {  // nothing in it carries a gradient
     }
-    const unsigned optimized_up_to = tried % 5 == 0 ? largest_optimized : 0;
+    const unsigned optimized_up_to = tried % 12 == 0 ? largest_optimized : 0;
     for (const Plan& plan : plans) {
       const CpuKernel kernel(plan, no_store, optimized_up_to);
       constexpr std::int64_t some_steps[] = {1, 2, 9, 17}, some_elements[] = {1, 16, 33, 100};

@@ -160,6 +160,7 @@ if(GTest_FOUND)
     fuzz/differential_worker.cpp)
   target_include_directories(flexsn_differential_parts PUBLIC src tests fuzz)
   target_link_libraries(flexsn_differential_parts PUBLIC flexsn::flexsn flexsn_flags)
+  target_compile_options(flexsn_differential_parts PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_sources(flexsn_tests PRIVATE
     tests/differential_test.cpp)
   target_link_libraries(flexsn_tests PRIVATE flexsn_differential_parts)

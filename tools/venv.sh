@@ -51,7 +51,7 @@ if ! .venv/bin/python -m pip --version >"$log" 2>&1; then
   python3 -m venv .venv >>"$log" 2>&1
 fi
 pip_install() {
-  .venv/bin/python -m pip install --disable-pip-version-check --retries 1 "$@" >>"$log" 2>&1 </dev/null
+  .venv/bin/python -m pip install --no-compile --disable-pip-version-check --retries 1 "$@" >>"$log" 2>&1 </dev/null
 }
 together=() alone=()
 for package in "${wanted[@]}"; do

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -22,13 +26,28 @@ for name in ("flexsn_demo_neuron", "flexsn_demo_digits"):
         pytest.skip(f"{name} is not built", allow_module_level=True)
 
 
-def demo(
-    out: pathlib.Path, *options: object, programs: pathlib.Path = PROGRAMS
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, DEMO, "--quick", "--programs", programs, "--out", out, *options]
-    package = str(pathlib.Path(flexsn.__file__).parents[1])
-    around = {**os.environ, "PYTHONPATH": package}
-    return subprocess.run([*map(str, command)], env=around, capture_output=True, text=True, timeout=300)
+class Shown(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+def demo(out: pathlib.Path, *options: object, programs: pathlib.Path = PROGRAMS) -> Shown:
+    """The demo, run in this process, which has torch already."""
+    printed, said, status = io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(said),
+    ):
+        patched.setattr(
+            sys, "argv", [str(DEMO), "--quick", "--programs", str(programs), "--out", str(out), *map(str, options)]
+        )
+        try:
+            runpy.run_path(str(DEMO), run_name="__main__")
+        except SystemExit as end:
+            status = end.code or 0
+    return Shown(status, printed.getvalue(), said.getvalue())
 
 
 def test_the_neuron_takes_ten_lines() -> None:
@@ -38,7 +57,7 @@ def test_the_neuron_takes_ten_lines() -> None:
 
 def test_the_demo_shows_each_step_and_writes_its_pictures(tmp_path: pathlib.Path) -> None:
     done = demo(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.status == 0, done.stdout + done.stderr
     assert done.stderr == ""
     steps = [line.split(". ")[0] for line in done.stdout.splitlines() if line[:1].isdigit()]
     assert steps == ["1", "2", "3", "4", "5", "6", "7"]
@@ -53,7 +72,7 @@ def test_the_demo_shows_each_step_and_writes_its_pictures(tmp_path: pathlib.Path
 
 def test_too_few_digits_end_the_demo_with_status_1(tmp_path: pathlib.Path) -> None:
     done = demo(tmp_path, "--epochs", 1, "--accuracy", 100)
-    assert done.returncode == 1
+    assert done.status == 1
     assert "FAILED: the network must get 100 % of the held-out digits right, found " in done.stdout
 
 
@@ -74,13 +93,13 @@ with open(sys.argv[2], "r+b") as file:
     )
     program.chmod(0o755)
     done = demo(tmp_path / "out", programs=tmp_path)
-    assert done.returncode == 1
+    assert done.status == 1
     assert "FAILED: C++ and Python: v must have the same bits, 1 of 1536 numbers differ" in done.stdout
 
 
 def test_programs_that_are_not_built_are_named(tmp_path: pathlib.Path) -> None:
     done = demo(tmp_path / "out", programs=tmp_path)
-    assert done.returncode == 1
+    assert done.status == 1
     assert (
         f"FAILED: {tmp_path}/flexsn_demo_neuron cannot be run (No such file or directory); make demo"
         in done.stdout

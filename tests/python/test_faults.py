@@ -298,12 +298,12 @@ def test_an_interrupt_while_a_kernel_runs_arrives_after_it() -> None:
 def test_the_soak_program_runs_in_short() -> None:
     program = pathlib.Path(__file__).with_name("soak.py")
     done = subprocess.run(
-        [sys.executable, program, "--calls", "1000", "--seconds", "1", "--neurons", "10"],
+        [sys.executable, program, "--calls", "400", "--seconds", "1", "--neurons", "5"],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     calls, lanes = done.stdout.splitlines()
-    assert re.match(r"1000 calls from 4 threads in \d+ s, .* memory \d+ KiB after a fifth", calls)
+    assert re.match(r"400 calls from 4 threads in \d+ s, .* memory \d+ KiB after a fifth", calls)
     assert re.match(r"\d+ and \d+ neurons trained .* by both with equal weights", lanes)

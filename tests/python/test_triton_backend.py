@@ -426,12 +426,12 @@ def differences(text: str, n: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("words", [("built_in",), ("random", "60")])
+@pytest.mark.parametrize("words", [("built_in",), ("random", "25")])
 def test_neurons_that_nobody_wrote_in_python(words):
     texts = texts_of(*words)
     if not texts:
         pytest.skip("FLEXSN_NEURON_TEXTS does not name the program flexsn_neuron_texts")
-    chosen = [each for each in texts if words[0] == "random" or each[0].endswith(("f32", "bf16"))]
+    chosen = [each for each in texts if words[0] == "random" or each[0].endswith("f32")]
     found = {name: differences(text, n) for n, (name, text) in enumerate(chosen)}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
