@@ -5,18 +5,27 @@
 
 namespace flexsn {
 
-/// IEEE defaults (round to nearest, subnormals kept) while alive; then the caller's environment again.
+/// IEEE defaults (round to nearest, subnormals kept) while alive; then the caller's environment again. Inside
+/// another one there is nothing to do.
 class IeeeEnvironment {
  public:
-  IeeeEnvironment() {
+  IeeeEnvironment() : outermost_(!inside_) {
+    if (!outermost_) return;
     std::fegetenv(&saved_);
     std::fesetenv(FE_DFL_ENV);
+    inside_ = true;
   }
-  ~IeeeEnvironment() { std::fesetenv(&saved_); }
+  ~IeeeEnvironment() {
+    if (!outermost_) return;
+    std::fesetenv(&saved_);
+    inside_ = false;
+  }
   IeeeEnvironment(const IeeeEnvironment&) = delete;
   IeeeEnvironment& operator=(const IeeeEnvironment&) = delete;
 
  private:
+  static inline thread_local bool inside_ = false;
+  const bool outermost_;
   std::fenv_t saved_;
 };
 

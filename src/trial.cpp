@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backward.h"
+#include "environment.h"
 #include "error.h"
 
 namespace flexsn {
@@ -75,9 +76,10 @@ Trial::Data Trial::draw(Mem mem, bool rows, Map map, const Range& range, Random&
     for (std::int64_t n = 0; n < elements_; ++n) data.indices.push_back(n / data.inner % data.count);
   }
   data.row_stride = rows ? row : 0;
-  data.values = Array(mem, {(rows ? steps_ : 1) * row});
-  for (std::int64_t n = 0; n < data.values.size(); ++n)
-    data.values.set(n, draw_number(random, range, edge_share_));
+  const std::int64_t count = (rows ? steps_ : 1) * row;
+  data.values = Array(mem, {count});
+  const IeeeEnvironment environment;  // once, not for each number
+  for (std::int64_t n = 0; n < count; ++n) data.values.set(n, draw_number(random, range, edge_share_));
   return data;
 }
 
