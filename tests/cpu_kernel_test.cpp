@@ -332,8 +332,8 @@ constexpr int shards = 8;  // which ctest can run side by side
 
 class CpuRandomGraphs : public testing::TestWithParam<int> {};
 
-// FLEXSN_RANDOM_GRAPHS says how many graphs are tried. Four in five are compiled as very large ones are,
-// without optimization, which takes a quarter of the time.
+// FLEXSN_RANDOM_GRAPHS says how many graphs are tried. Eleven in twelve are compiled as very large ones
+// are, without optimization, which takes a quarter of the time.
 TEST_P(CpuRandomGraphs, HaveTheInterpretersBits) {
   const char* wanted = std::getenv("FLEXSN_RANDOM_GRAPHS");
   const std::uint64_t count = wanted ? std::strtoull(wanted, nullptr, 10) : 5000;

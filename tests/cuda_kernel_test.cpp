@@ -166,58 +166,55 @@ TEST_F(CudaKernels, SeveralThreadsAndDevicesAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
+// In processes of their own, as ctest runs them: NVRTC compiles one text at a time in each.
+constexpr int shards = 16;
+
+class CudaRandomGraphs : public CudaKernels, public testing::WithParamInterface<int> {};
+
 // FLEXSN_RANDOM_GRAPHS says how many graphs are tried.
-TEST_F(CudaKernels, RandomGraphsHaveTheInterpretersBits) {
+TEST_P(CudaRandomGraphs, HaveTheInterpretersBits) {
   const char* wanted = std::getenv("FLEXSN_RANDOM_GRAPHS");
-  const std::uint64_t count = pretends() ? 3 : wanted ? std::strtoull(wanted, nullptr, 10) : 2000;
-  std::atomic<std::uint64_t> next = 0;
-  std::atomic<int> trained = 0;
-  std::mutex mutex;
-  std::string first;
-  const auto work = [&] {
-    for (std::uint64_t seed = next++; seed < count; seed = next++) {
-      const Graph graph = random_graph(seed);
-      Dice dice(seed + 1000);
-      Layout layout;
-      for (const Argument& argument : graph.arguments)
-        if (argument.role == Role::param) layout[argument.name] = static_cast<Map>(dice.below(3));
-      std::vector<Plan> plans = {
-          plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout)};
-      try {
-        const Training training{.state_sequences = dice.chance(0.5),
-                                .saving = static_cast<Saving>(dice.below(4))};
-        Lowered lowered = lower(graph, training, layout);
-        plans.push_back(std::move(lowered.plans.forward));
-        plans.push_back(std::move(lowered.plans.backward));
-        ++trained;
-      } catch (const UserError&) {  // nothing in it carries a gradient
-      }
-      for (const Plan& plan : plans) {
-        const CudaKernel kernel(plan, Cuda::standard(), Store(""),
-                                {.entry = dice.chance(0.5) ? CudaEntry::wide : CudaEntry::narrow});
-        constexpr std::int64_t some_steps[] = {1, 2, 9, 17}, some_elements[] = {1, 16, 33, 100, 1024};
-        const std::int64_t steps = dice.pick(some_steps);
-        const std::int64_t elements = dice.pick(some_elements);
-        std::string problem;
-        try {
-          problem = broken(kernel, {.steps = steps, .elements = elements}, seed);
-        } catch (const std::exception& error) {
-          problem = error.what();
-        }
-        const std::lock_guard lock(mutex);
-        if (!problem.empty() && first.empty()) first = join("seed ", seed, ": ", problem);
-      }
+  const std::uint64_t count = pretends() ? shards : wanted ? std::strtoull(wanted, nullptr, 10) : 2000;
+  int tried = 0, trained = 0;
+  for (auto seed = static_cast<std::uint64_t>(GetParam()); seed < count; seed += shards) {
+    ++tried;
+    const Graph graph = random_graph(seed);
+    Dice dice(seed + 1000);
+    Layout layout;
+    for (const Argument& argument : graph.arguments)
+      if (argument.role == Role::param) layout[argument.name] = static_cast<Map>(dice.below(3));
+    std::vector<Plan> plans = {
+        plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout)};
+    try {
+      const Training training{.state_sequences = dice.chance(0.5),
+                              .saving = static_cast<Saving>(dice.below(4))};
+      Lowered lowered = lower(graph, training, layout);
+      plans.push_back(std::move(lowered.plans.forward));
+      plans.push_back(std::move(lowered.plans.backward));
+      ++trained;
+    } catch (const UserError&) {  // nothing in it carries a gradient
     }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < (pretends() ? 1 : std::max(1u, std::thread::hardware_concurrency())); ++i)
-    threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(first, "");
-  if (count > 100) {
-    EXPECT_GT(trained, static_cast<int>(count / 4));
+    for (const Plan& plan : plans) {
+      const CudaKernel kernel(plan, Cuda::standard(), Store(""),
+                              {.entry = dice.chance(0.5) ? CudaEntry::wide : CudaEntry::narrow});
+      constexpr std::int64_t some_steps[] = {1, 2, 9, 17}, some_elements[] = {1, 16, 33, 100, 1024};
+      const std::int64_t steps = dice.pick(some_steps);
+      const std::int64_t elements = dice.pick(some_elements);
+      std::string problem;
+      try {
+        problem = broken(kernel, {.steps = steps, .elements = elements}, seed);
+      } catch (const std::exception& error) {
+        problem = error.what();
+      }
+      EXPECT_EQ(problem, "") << "seed " << seed;
+    }
+  }
+  if (tried > 100) {
+    EXPECT_GT(trained, tried / 4);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shard, CudaRandomGraphs, testing::Range(0, shards));
 
 // ---- parameter gradients ---------------------------------------------------------------------------
 

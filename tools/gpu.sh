@@ -24,7 +24,7 @@ if [ "$1" = bench ]; then
   exec "$python" bench/gpu_bench.py --out build/gpu_bench.json
 fi
 
-ctest --test-dir build-gpu -R '^Cuda(Kernels|Runs|Absent|Sums|Fake)' -j "$(nproc)" --output-on-failure
+ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/CudaRandomGraphs)' -j "$(nproc)" --output-on-failure
 neurons=$(build-gpu/flexsn list neurons --json | "$python" -c 'import json, sys; print(*(n["name"] for n in json.load(sys.stdin)))')
 for target in interpreter cuda; do
   # shellcheck disable=SC2086  # names are words
