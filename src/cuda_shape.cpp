@@ -96,8 +96,10 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
   const auto fail = [&](std::string_view part) {
     user_error("FLEXSN_CUDA_SHAPE has a part '", part,
                "' that is not known; write vector=1, 2 or 4, unroll=1 to 64, threads=, narrow_threads= and "
-               "resident_threads=32 to 1024, powers of two, with commas between");
+               "resident_threads=32 to 1024, powers of two (resident_threads=0: the compiler's choice), with "
+               "commas between");
   };
+  if (asked.ends_with(',')) fail("");
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
     asked.remove_prefix(std::min(asked.size(), part.size() + 1));
@@ -113,9 +115,9 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
                                               : nullptr;
     const int least = name.ends_with("threads") ? 32 : 1;
     const int most = name == "vector" ? 4 : name == "unroll" ? 64 : 1024;
-    if (place == nullptr || number < least || number > most || !std::has_single_bit(unsigned(number)) ||
-        join(name, "=", number) != part)
-      fail(part);
+    const bool is_size = number >= least && number <= most && std::has_single_bit(unsigned(number));
+    const bool is_left_open = name == "resident_threads" && number == 0;
+    if (place == nullptr || !(is_size || is_left_open) || join(name, "=", number) != part) fail(part);
     *place = number;
   }
   return rule;

@@ -65,8 +65,10 @@ TEST(CudaShape, APersonMayAskForAnother) {
   EXPECT_EQ(
       cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256", rule),
       (CudaOptions{.vector = 4, .unroll = 16, .threads = 64, .narrow_threads = 32, .resident_threads = 256}));
-  for (const char* wrong : {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2",
-                            "vector=", "vector", "vector=2x", ",", "unroll=-1"}) {
+  EXPECT_EQ(cuda_options("resident_threads=0", rule).resident_threads, 0);
+  for (const char* wrong :
+       {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2", "vector=", "vector", "vector=2x", ",",
+        "unroll=-1", "vector=2,", "threads=0", "resident_threads="}) {
     try {
       cuda_options(wrong, rule);
       ADD_FAILURE() << wrong << " was taken";
