@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._torch import has_memory, run_without_data
+from ._unchanged import Unchanged
 from .eager import checked_results, in_words
 
 
@@ -213,6 +214,21 @@ def _checked_examples(owner: str, example_inputs: Sequence[Tensor], expected: in
     return [example.detach().clone() for example in example_inputs]
 
 
+def _step(core: Callable[..., Any], examples: Sequence[Tensor], static: Sequence[Any]) -> Any:
+    return core(*examples, *static)
+
+
+def _step_that_nobody_asked_for(
+    core: Callable[..., Any], examples: Sequence[Tensor], static: Sequence[Any]
+) -> Any:
+    """What the core returns, and nothing of it is left behind in what it reaches."""
+    before = Unchanged(core)
+    try:
+        return run_without_data(core, examples, static)
+    finally:
+        before.restore()
+
+
 def _one_step(
     owner: str,
     core: Callable[..., Any],
@@ -225,8 +241,7 @@ def _one_step(
     shape, device = examples[0].shape, examples[0].device
     with torch.no_grad():
         try:
-            # A step that nobody asked for must leave nothing behind in tensors that the core reaches.
-            returned = run_without_data(core, examples, static) if invented else core(*examples, *static)
+            returned = (_step_that_nobody_asked_for if invented else _step)(core, examples, static)
         except Exception:
             # Nobody promised that the core takes one float32 element; the first call will tell.
             if invented:

@@ -6,6 +6,7 @@ import cProfile
 import collections.abc
 import contextlib
 import ctypes
+import dis
 import gc
 import io
 import mmap
@@ -113,6 +114,20 @@ def _cannot_change(value: Any) -> bool:
     return plain_value(value) is not None or type(value) is object or isinstance(value, code)
 
 
+#: instructions that ask for hashes and show none
+_OF_CONTAINERS = ("SUBSCR", "CONTAINS_OP", "BUILD_", "MAP_ADD", "SET_ADD", "_UPDATE", "BINARY_OP")
+
+
+def _shows_hashes(frame: types.FrameType) -> bool:
+    """Whether a hash that this frame asks for, without a call of hash() by its own code, may become a number."""
+    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if any(name in instruction for name in _OF_CONTAINERS):
+        return False
+    if frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") and frame.f_back:
+        frame = frame.f_back  # which made what it goes over
+    return not {"hash", "__hash__"}.isdisjoint(frame.f_code.co_names)
+
+
 @contextlib.contextmanager
 def hashes_watched() -> Iterator[list[str]]:
     """Gives the lines at which hash() comes to that of a tensor, which is where the tensor lies.
@@ -125,7 +140,9 @@ def hashes_watched() -> Iterator[list[str]]:
 
     def see(frame: types.FrameType, event: str, what: Any) -> None:
         if event == "call":
-            if asking and frame.f_code is of_tensors and (place := user_frame(frame.f_back)):
+            if frame.f_code is not of_tensors or not (asking or _shows_hashes(frame.f_back)):
+                return
+            if place := user_frame(frame.f_back):
                 lines.append(place)
         elif what is hash:
             asking[:] = [True] if event == "c_call" else []

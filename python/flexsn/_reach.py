@@ -86,7 +86,7 @@ class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "objects", "tensors", "plain_routes", "changing", "caches", "hashes", "_absent", "_cells",
+        "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "hashes", "_absent", "_cells",
         "_contents", "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
     )  # fmt: skip
 
@@ -123,6 +123,7 @@ class Reach:
         self._functions = tuple(walk.functions)
         self.objects = tuple(walk.objects)
         self._contents = tuple(walk.contents)
+        self.containers = tuple(walk.containers)
         self._tensor_facts = tuple(walk.tensor_facts)
 
     def current(self) -> bool:
@@ -281,6 +282,7 @@ class _Walk:
         self.objects: list[tuple[Any, type, dict[str, Any]]] = []
         self.tensor_facts: list[tuple[Any, ...]] = []
         self.contents: list[Callable[[], bool]] = []
+        self.containers: list[list | dict | set] = []
 
         self._pending: collections.deque[tuple[Any, str, Callable[[], Any], Route | None]] = (
             collections.deque()
@@ -445,6 +447,7 @@ class _Walk:
     ) -> None:
         """Follows the globals, the attributes and the import statements of a function."""
         self._named |= names.attributes | REFLECTIVE.intersection(names.globals)
+        self.hashes |= "__hash__" in names.attributes
         for name, line in names.file_reads:
             self._file_reads.setdefault(name, f"{file}:{line}")
         reflective = not (REFLECTIVE.isdisjoint(names.globals) and REFLECTIVE.isdisjoint(names.attributes))
@@ -615,6 +618,8 @@ class _Walk:
 
     def _container(self, value: Any, path: str, route: Route | None) -> None:
         kind = type(value)
+        if kind in (list, dict, set):
+            self.containers.append(value)
         if isinstance(value, (dict, types.MappingProxyType)):
             keys = tuple(value.keys())
             self.lines.append((f"keys of {path}", ("keys", kind, tuple(map(constant_value, keys)))))

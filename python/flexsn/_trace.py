@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy
 import torch
 
 from ._connections import Reaches
-from ._elsewhere import hashes_watched, kept_results
+from ._elsewhere import hashes_watched
 from ._library import ops
 from ._listing import Listing
 from ._parameters import place_of, value_of
 from ._program import Program, program_of, run_program
 from ._reach import Reach, describe, difference
 from ._recording import Like, NoDerivative, Recorded, TraceError, record
+from ._unchanged import Unchanged
 
 __all__ = ["Like", "Program", "Trace", "TraceError", "run_program", "trace"]
 
@@ -49,65 +48,6 @@ class Trace:
     listing: str = field(default="", repr=False)
     #: shapes at which a core that reads its shape was found to compute the same
     shapes: set[tuple[int, ...]] = field(default_factory=set, repr=False)
-
-
-def _random_states() -> tuple[Any, bytes]:
-    return random.getstate(), numpy.random.get_state()[1].tobytes() + bytes(
-        str(numpy.random.get_state()[2:]), "ascii"
-    )
-
-
-class _Unchanged:
-    """What a core can reach, which must be the same after tracing: a step has no hidden state."""
-
-    _GROUPS = ("_parameters", "_buffers", "_modules", "_memories")
-
-    def __init__(self, core: Callable) -> None:
-        self.core = core
-        self.reach = Reach(core)
-        self.random = _random_states()
-        self.objects = [(thing, attributes, dict(attributes)) for thing, _, attributes in self.reach.objects]
-        self.objects += [
-            (thing, attributes[group], dict(attributes[group]))
-            for thing, _, attributes in self.reach.objects
-            for group in self._GROUPS
-            if isinstance(attributes.get(group), dict)
-        ]
-
-    def restore(self) -> list[str]:
-        """Puts back what was assigned, and says what it was."""
-        changed = [] if self.reach.current() else [difference(self.reach, Reach(self.core))]
-        for thing, attributes, before in self.objects:
-            for key in attributes.keys() | before.keys():
-                if attributes.get(key) is not before.get(key):
-                    changed.append(f"{type(thing).__name__}.{key} was assigned")
-            attributes.update(before)
-            for key in attributes.keys() - before.keys():
-                del attributes[key]
-        return changed
-
-    def check(self, name: str) -> None:
-        changed = self.restore()
-        for wrapper, path in self.reach.caches:
-            for kept in kept_results(wrapper)[:1]:
-                if isinstance(kept, torch.Tensor):
-                    wrapper.cache_clear()  # one that was made while tracing is of no use to others
-                raise TraceError(
-                    f"{name} reads what {describe(wrapper)} ({path}, under functools.lru_cache) keeps, a "
-                    f"{type(kept).__name__}, which may change without being seen; let it return numbers or "
-                    'tuples of them, or make it outside the core, or use backend="torch"'
-                )
-        if self.random != _random_states():
-            raise TraceError(
-                f"{name} draws random numbers (random or numpy.random), which would be the same at every "
-                'step and in every call; draw them outside the core and pass them in, or use backend="torch"'
-            )
-        if changed:
-            raise TraceError(
-                f"{name} changes what it does not return ({'; '.join(changed[:3])}); "
-                "a step may change nothing "
-                'but its states: take it as an argument and return it as a new state, or use backend="torch"'
-            )
 
 
 def _list(
@@ -276,7 +216,7 @@ def trace(
             )
         # A state carries the gradient of the inputs from step to step, whoever asks for its own.
         carry = [*requires_grad[: len(inputs)], *carry[len(inputs) :]]
-    unchanged = _Unchanged(core)
+    unchanged = Unchanged(core)
     for what, place in unchanged.reach.changing.items():
         raise _changing(name, place, what)
     untrainable = ""

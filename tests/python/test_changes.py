@@ -392,6 +392,44 @@ def test_hashes_of_constants_and_dicts_of_tensors_are_fine() -> None:
     assert FlexSN(core, 1, 1, 1)(X).item() == 6.0
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: next(map(hash, [x])),
+        lambda x: sum(map(hash, [x])),
+        lambda x: x.__hash__(),
+        lambda x: torch.Tensor.__hash__(x),
+        lambda x: hash(frozenset([x])),
+        lambda x: [number for number in map(hash, (x,))][0],
+    ],
+    ids=["next of map", "sum of map", "method", "function", "frozenset", "loop over map"],
+)
+def test_no_way_to_the_hash_of_a_tensor_goes_unseen(read: Callable[[Tensor], int]) -> None:
+    with pytest.raises(ValueError, match=r"reads hash\(\) of a tensor"):
+        FlexSN(lambda x, v: (x * (read(x) % 97), v), 1, 1, 1)(X)
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_containers_that_a_core_fills_are_as_they_were_after_what_nobody_asked_for(backend: str) -> None:
+    log, counts, seen = [1.0], {"steps": 0}, {"a"}
+
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        log.append(2.0)
+        counts["steps"] += 1
+        seen.add("b")
+        return x * log[0], v
+
+    module = FlexSN(core, 1, 1, 1, backend=backend)
+    assert (log, counts, seen) == ([1.0], {"steps": 0}, {"a"})
+    if backend == "torch":
+        module(torch.ones(3, 1))
+        assert (log, counts, seen) == ([1.0, 2.0, 2.0, 2.0], {"steps": 3}, {"a", "b"})
+        return
+    with pytest.raises(ValueError, match="changes what it does not return"):
+        module(torch.ones(3, 1))
+    assert (log, counts, seen) == ([1.0], {"steps": 0}, {"a"})
+
+
 def seen_by_cprofile(call: Callable[[], Any]) -> bool:
     profiler = cProfile.Profile()
     profiler.enable()
