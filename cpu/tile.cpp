@@ -5,6 +5,8 @@
 #include "tile.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "environment.h"
 #include "error.h"
@@ -19,11 +21,27 @@ constexpr std::int64_t alignment = 64;
 
 std::int64_t bytes_of(Mem mem) { return static_cast<std::int64_t>(size_of(mem)); }
 
+/// A word again and again. Every tile starts with rows of them, so it goes at the speed of memory: zeros need
+/// not even be read into a cache before, and other words are copied in lines.
+template <class Word>
+void repeat(Word* to, std::int64_t count, Word word) {
+  const bool short_run = count < 64;
+  if (word == 0 && !short_run) {
+    std::memset(to, 0, static_cast<std::size_t>(count) * sizeof(Word));
+    return;
+  }
+  const std::int64_t first = short_run ? count : std::min<std::int64_t>(count, 4096 / sizeof(Word));
+  std::fill_n(to, first, word);
+  for (std::int64_t done = first; done < count; done += first)
+    std::memcpy(to + done, to, static_cast<std::size_t>(std::min(first, count - done)) * sizeof(Word));
+}
+
 void fill(Type type, std::byte* to, double value, std::int64_t count) {
   if (type == Type::f64)
-    std::fill_n(reinterpret_cast<double*>(to), count, value);
+    repeat(reinterpret_cast<std::uint64_t*>(to), count, std::bit_cast<std::uint64_t>(value));
   else
-    std::fill_n(reinterpret_cast<float*>(to), count, static_cast<float>(value));
+    repeat(reinterpret_cast<std::uint32_t*>(to), count,
+           std::bit_cast<std::uint32_t>(static_cast<float>(value)));
 }
 
 template <class Word>
@@ -34,7 +52,7 @@ void spread_words(const std::byte* from, std::byte* to, const Bound& bound, std:
   std::int64_t entry = first / bound.inner % bound.count, within = first % bound.inner;
   for (std::int64_t n = 0; n < count;) {
     const std::int64_t same = std::min(bound.inner - within, count - n);
-    std::fill_n(out + n, same, entries[entry]);
+    repeat(out + n, same, entries[entry]);
     n += same;
     within = 0;
     if (++entry == bound.count) entry = 0;
