@@ -325,7 +325,8 @@ else()
       guards
       import
       import_errors
-      reach)
+      reach
+      surroundings)
     flexsn_python_tests(library
       cuda
       neurons

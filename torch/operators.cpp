@@ -277,8 +277,10 @@ class Trained : public torch::autograd::Node {
   void connect(TensorList all, const variable_list& results) {
     const Requested& requested = neuron->requested(request_of(*neuron, wanted, sequences, plan));
     // Only what backward reads is kept, through torch, which notices if somebody changes it in between.
+    // What was made in inference mode, which torch does not keep, is copied.
     const auto keep = [this](const Tensor& tensor, bool read, bool is_result) {
-      kept_.emplace_back(read ? tensor : Tensor(), is_result);
+      const Tensor copied = read && tensor.is_inference() ? tensor.clone() : Tensor();
+      kept_.emplace_back(copied.defined() ? copied : read ? tensor : Tensor(), is_result);
     };
     const std::size_t outputs = neuron->outputs().size(), plain = outputs + neuron->states().size();
     kept_.reserve(all.size() + results.size());
@@ -323,7 +325,12 @@ class Trained : public torch::autograd::Node {
     for (std::int64_t place : wanted)
       if (task_should_compute_output(slot(place))) now.push_back(place);
     bool arrives = false;
-    for (std::size_t i = 0; i < plain; ++i) arrives = arrives || grads[i].defined();
+    for (std::size_t i = 0; i < plain; ++i) {
+      arrives = arrives || grads[i].defined();
+      if (grads[i].defined() && grads[i].layout() != at::kStrided)
+        C10_THROW_ERROR(TypeError, join("flexsn: the gradient of result ", i, " must be dense, found ",
+                                        c10::str(grads[i].layout()), "; give it as gradient.to_dense()"));
+    }
     if (!arrives || now.empty()) return out;
 
     const variable_list kept = unpacked();
@@ -398,6 +405,12 @@ std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList s
                           params.size() == neuron.params().size() &&
                           (states.empty() || states.size() == neuron.states().size());
     std::vector<std::int64_t> asked(wanted.begin(), wanted.end());
+    const auto first_state = static_cast<std::int64_t>(neuron.inputs().size());
+    for (std::int64_t place : wanted)
+      if (states.empty() && place >= first_state &&
+          place < first_state + static_cast<std::int64_t>(neuron.states().size()))
+        user_error("flexsn: the gradient of state ", place - first_state,
+                   " is wanted, but no states are given; give them, or leave it out of wanted");
     const std::size_t left_out = neuron.states().size() - states.size();
     bool any = false;
     for (std::size_t i = 0; complete && i < all.size(); ++i) {
@@ -470,6 +483,12 @@ void no_vmap(const c10::OperatorHandle& op, torch::jit::Stack*) {
            "as dimensions of the step instead"));
 }
 
+void refuse_vmap(torch::Library& library) {
+  for (const char* name :
+       {"inference", "inference_final_state", "training", "training_final_state", "backward"})
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_vmap>());
+}
+
 }  // namespace
 
 }  // namespace flexsn
@@ -507,8 +526,5 @@ TORCH_LIBRARY_IMPL(flexsn, Autograd, m) {
   m.impl("backward", flexsn::backward_autograd);
 }
 
-TORCH_LIBRARY_IMPL(flexsn, FuncTorchBatched, m) {
-  for (const char* name :
-       {"inference", "inference_final_state", "training", "training_final_state", "backward"})
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&flexsn::no_vmap>());
-}
+TORCH_LIBRARY_IMPL(flexsn, FuncTorchBatched, m) { flexsn::refuse_vmap(m); }
+TORCH_LIBRARY_IMPL(flexsn, Batched, m) { flexsn::refuse_vmap(m); }  // of is_grads_batched=True

@@ -44,7 +44,7 @@ _CHANGING = {
     "decimal": "getcontext",
     "numpy": "load loadtxt genfromtxt fromfile",
     "torch": "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
-    "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load",
+    "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load are_deterministic_algorithms_enabled",
 }
 
 
@@ -69,6 +69,8 @@ def changing(value: Any) -> str | None:
     if isinstance(value, (types.BuiltinFunctionType, types.FunctionType)):
         _look_up()
         return _functions.get(value)
+    if value is object.__hash__ or value is object.__repr__:
+        return f"object.{value.__name__}, where a thing lies"
     if isinstance(value, collections.abc.Iterator) and type(value).__module__ in ("builtins", "itertools"):
         return f"an iterator ({type(value).__name__})"
     if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
@@ -121,11 +123,7 @@ _OF_CONTAINERS = ("SUBSCR", "CONTAINS_OP", "BUILD_", "MAP_ADD", "SET_ADD", "_UPD
 def _shows_hashes(frame: types.FrameType) -> bool:
     """Whether a hash that this frame asks for, without a call of hash() by its own code, may become a number."""
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    if any(name in instruction for name in _OF_CONTAINERS):
-        return False
-    if frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") and frame.f_back:
-        frame = frame.f_back  # which made what it goes over
-    return not {"hash", "__hash__"}.isdisjoint(frame.f_code.co_names)
+    return not any(name in instruction for name in _OF_CONTAINERS)
 
 
 @contextlib.contextmanager
@@ -140,9 +138,11 @@ def hashes_watched() -> Iterator[list[str]]:
 
     def see(frame: types.FrameType, event: str, what: Any) -> None:
         if event == "call":
-            if frame.f_code is not of_tensors or not (asking or _shows_hashes(frame.f_back)):
+            if frame.f_code is not of_tensors:
                 return
-            if place := user_frame(frame.f_back):
+            place = user_frame(frame.f_back)
+            by_user = place.startswith(f"{frame.f_back.f_code.co_filename}:")
+            if place and (asking or (by_user and _shows_hashes(frame.f_back))):
                 lines.append(place)
         elif what is hash:
             asking[:] = [True] if event == "c_call" else []

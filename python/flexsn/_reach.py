@@ -79,6 +79,10 @@ class Place:
 
 
 _DEFAULT_DTYPE = "torch default dtype"
+#: what is put back by emptying and filling it
+_REFILLED = (
+    list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter
+)  # fmt: skip
 _LONGEST_PATH = 20_000  # in characters; all paths together grow with the square of the depth
 
 
@@ -447,7 +451,7 @@ class _Walk:
     ) -> None:
         """Follows the globals, the attributes and the import statements of a function."""
         self._named |= names.attributes | REFLECTIVE.intersection(names.globals)
-        self.hashes |= "__hash__" in names.attributes
+        self.hashes |= "__hash__" in names.attributes | names.strings
         for name, line in names.file_reads:
             self._file_reads.setdefault(name, f"{file}:{line}")
         reflective = not (REFLECTIVE.isdisjoint(names.globals) and REFLECTIVE.isdisjoint(names.attributes))
@@ -618,7 +622,7 @@ class _Walk:
 
     def _container(self, value: Any, path: str, route: Route | None) -> None:
         kind = type(value)
-        if kind in (list, dict, set):
+        if kind in _REFILLED:
             self.containers.append(value)
         if isinstance(value, (dict, types.MappingProxyType)):
             keys = tuple(value.keys())

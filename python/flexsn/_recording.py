@@ -327,20 +327,21 @@ def record(
         )
         return [*returned, *tangents, *(g for g in grads if g is not None), *candidates, *watch.flat]
 
-    primals = [
-        torch.empty(
-            like.shape,
-            dtype=like.dtype,
-            device=like.device,
-            requires_grad=like.dtype.is_floating_point and carries,
-        )
-        for like, carries in zip(likes, carry or [False] * len(likes))
-    ]
     with (
         torch.inference_mode(False),
         torch.set_grad_enabled(carry is not None),
         torch.autocast("cpu", enabled=False),
+        torch.autograd.set_detect_anomaly(False),  # which would look for NaN where there is no data
     ):
+        primals = [
+            torch.empty(
+                like.shape,
+                dtype=like.dtype,
+                device=like.device,
+                requires_grad=like.dtype.is_floating_point and carries,
+            )
+            for like, carries in zip(likes, carry or [False] * len(likes))
+        ]
         try:
             module = _torch.record(joint, primals)
         except Exception as error:

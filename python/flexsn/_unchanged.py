@@ -21,7 +21,7 @@ def _random_states() -> tuple[Any, bytes]:
     )
 
 
-def _refill(container: list | dict | set, before: list | dict | set) -> None:
+def _refill(container: Any, before: Any) -> None:
     """Gives a container back what it held, unless it holds the same."""
     if isinstance(before, dict):
         same = same_items(container, tuple(before), tuple(before.values()))
@@ -30,10 +30,10 @@ def _refill(container: list | dict | set, before: list | dict | set) -> None:
     if same:
         return
     container.clear()
-    if isinstance(before, list):
-        container.extend(before)
-    else:
+    if isinstance(before, (dict, set)):
         container.update(before)
+    else:
+        container.extend(before)
 
 
 class Unchanged:

@@ -43,9 +43,15 @@ _CONTAINERS_WITH_OWN_STEPS = frozenset(
 )
 
 
+def _checked(asker: str, net: nn.Module) -> nn.Module:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"flexsn.functional.{asker}: expected a torch.nn.Module, found {type(net).__name__}")
+    return net
+
+
 def reset_net(net: nn.Module) -> None:
     """Calls `reset()` of every module that has one, whatever library it is from."""
-    for module in net.modules():
+    for module in _checked("reset_net", net).modules():
         if _defines(module, "reset"):
             if not has_memories(module):
                 _log.warning("reset_net calls reset() of %s, which has no memories", type(module).__name__)
@@ -54,7 +60,7 @@ def reset_net(net: nn.Module) -> None:
 
 def detach_net(net: nn.Module) -> None:
     """Cuts the states of all modules from the graphs of earlier calls (truncated backpropagation)."""
-    for module in net.modules():
+    for module in _checked("detach_net", net).modules():
         if _defines(module, "detach"):
             if not has_memories(module):
                 _log.warning("detach_net calls detach() of %s, which has no memories", type(module).__name__)
@@ -63,7 +69,7 @@ def detach_net(net: nn.Module) -> None:
 
 def set_step_mode(net: nn.Module, step_mode: str) -> None:
     """Sets the step mode of every module that has one, but not inside containers that step on their own."""
-    if hasattr(net, "step_mode"):
+    if hasattr(_checked("set_step_mode", net), "step_mode"):
         net.step_mode = step_mode
     if not _steps_on_its_own(net):
         for child in net.children():
@@ -72,7 +78,7 @@ def set_step_mode(net: nn.Module, step_mode: str) -> None:
 
 def set_backend(net: nn.Module, backend: str, instance: type | tuple[type, ...] = (nn.Module,)) -> None:
     """Sets the backend of every module of a type that supports it; others are named in a warning."""
-    for module in net.modules():
+    for module in _checked("set_backend", net).modules():
         if not isinstance(module, instance) or not hasattr(module, "backend"):
             continue
         supported = getattr(module, "supported_backends", ())

@@ -69,8 +69,11 @@ def _example_arguments(
     if T is None:
         T = usual[0] if subject.steps is None else subject.steps
     shape = usual[1] if shape is None else tuple(shape)
-    if T < 0 or any(size < 0 for size in shape):
-        raise ValueError(f"{asker}: T and shape must not be negative, found T={T} and shape={tuple(shape)}")
+    if not all(isinstance(size, int) and 0 <= size < 2**63 for size in (T, *shape)):
+        raise ValueError(
+            f"{asker}: T and the sizes of shape must be whole numbers from 0 to 2^63 - 1, found T={T} and "
+            f"shape={tuple(shape)}"
+        )
     # No memory is needed to know what would run.
     rows = [torch.zeros((), dtype=d).expand(T, *shape) for d in _dtypes_of_inputs(subject, dtype, asker)]
     return rows, None if states is None else list(states), T, False

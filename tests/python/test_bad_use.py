@@ -291,7 +291,7 @@ FUNCTIONS = [
     row("export without counts", lambda: flexsn.export(lambda x, v, w: (w, v + x, w)), TypeError,
         "num_states is required", "num_states=1"),
     row("explain a negative length", lambda: flexsn.explain(leaky, num_states=1, T=-1), ValueError,
-        "must not be negative, found T=-1"),
+        "must be whole numbers from 0 to 2^63 - 1, found T=-1"),
     row("explain a type", lambda: flexsn.explain(leaky, num_states=1, dtype="f31"), ValueError,
         "dtype must be one of", "found 'f31'"),
     row("explain a network", lambda: flexsn.explain(nn.Sequential(made(), made())), ValueError,

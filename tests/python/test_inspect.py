@@ -418,7 +418,7 @@ def test_what_cannot_be_looked_at_is_an_error(ask) -> None:
             ask(network, num_states=1)
     with pytest.raises(ValueError, match=f"{name}: dtype must be one of f16, .*found 'f31'"):
         ask(plain, num_states=1, dtype="f31")
-    with pytest.raises(ValueError, match="T and shape must not be negative"):
+    with pytest.raises(ValueError, match="T and the sizes of shape must be whole numbers"):
         ask(plain, num_states=1, shape=(-1,))
 
 

@@ -1,0 +1,130 @@
+"""Settings of torch around a call, its first one above all: the neuron is the same, and so are its bits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flexsn
+from cores import soft
+from flexsn import FlexSN
+
+ops = torch.ops.flexsn
+
+
+class Leaky(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leak = nn.Parameter(torch.tensor(0.5))
+        self.fire = flexsn.surrogate.ATan()
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v * torch.sigmoid(self.leak) + x
+        s = self.fire(h - 1.0)
+        return s, h * (1.0 - s)
+
+
+def new_core() -> Callable[..., Any]:
+    """A core that nothing has traced yet."""
+    number = new_core.calls = getattr(new_core, "calls", 0) + 1
+    return lambda x, v: (torch.tanh(v + x) * (1.0 + number / 1024), v * 0.5 + x)
+
+
+@contextlib.contextmanager
+def flushing():
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+AROUND = {
+    "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "anomaly mode": torch.autograd.set_detect_anomaly,
+    "subnormals flushed": flushing,
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("make", [new_core, Leaky])
+def test_a_first_call_may_be_made_anywhere(around: str, make: Callable[[], Any]) -> None:
+    core, x = make(), torch.randn(4, 3)
+    given = (True,) if around == "anomaly mode" else ()
+    with AROUND[around](*given):
+        found = FlexSN(core, num_states=1)(x)
+        if around != "anomaly mode":
+            flexsn.explain(make(), num_states=1, T=4, shape=(3,))
+    assert torch.equal(found, FlexSN(core, num_states=1)(x))
+    x.requires_grad_()
+    FlexSN(core, num_states=1)(x).sum().backward()
+    assert x.grad is not None and bool(x.grad.isfinite().all())
+
+
+def test_training_goes_on_from_states_and_inputs_of_inference_mode() -> None:
+    module, weight = FlexSN(lambda x, v: (torch.tanh(v) * x, v * v + x), 1, 1, 1), nn.Parameter(torch.ones(3))
+    with torch.inference_mode():
+        x = torch.randn(4, 3)
+        module(x)
+        kept = [state.clone() for state in module.states]
+    module(x + weight).sum().backward()
+    found, weight.grad = weight.grad, None
+    module.states = [torch.tensor(state.tolist()) for state in kept]
+    module(torch.tensor(x.tolist()) + weight).sum().backward()
+    assert torch.equal(found, weight.grad)
+
+
+def test_constants_are_those_of_ieee_where_torch_flushes_subnormals() -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v + x * 7e-42
+        return h, h
+
+    with flushing():
+        found = FlexSN(core, num_states=1)(torch.ones(3, 4))
+        library = flexsn.neurons.LIFNode(v_threshold=1.6e-40, v_reset=None)(torch.full((3, 4), 7e-41))
+    expected = FlexSN(core, num_states=1, backend="torch")(torch.ones(3, 4))
+    assert found.view(torch.int32)[:, 0].tolist() == [4995, 9990, 14985]
+    assert torch.equal(found, expected)
+    assert library.sum() == 0
+
+
+def test_batches_of_gradients_say_what_to_do() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    y = FlexSN(soft, num_states=1)(x)
+    with pytest.raises(NotImplementedError, match="flexsn::backward does not run under vmap"):
+        torch.autograd.grad(y, x, torch.ones(2, 4, 3), is_grads_batched=True)
+
+
+def test_a_sparse_gradient_is_refused_with_the_remedy() -> None:
+    y = FlexSN(soft, num_states=1)(torch.randn(4, 3, requires_grad=True))
+    with pytest.raises(TypeError, match=r"gradient of result 0 must be dense, found Sparse; .*to_dense"):
+        y.backward(torch.ones(4, 3).to_sparse())
+
+
+def test_the_gradient_of_a_state_that_is_left_out_cannot_be_wanted() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    text = flexsn.show(soft, "ir", num_states=1)
+    with pytest.raises(ValueError, match="gradient of state 0 is wanted, but no states are given"):
+        ops.training(text, [x], [], [], [1])
+
+
+@pytest.mark.parametrize("name", ["reset_net", "detach_net"])
+def test_what_is_no_network_is_named(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}: expected a torch.nn.Module, found int"):
+        getattr(flexsn.functional, name)(3)
+    with pytest.raises(TypeError, match="set_step_mode: expected a torch.nn.Module, found NoneType"):
+        flexsn.functional.set_step_mode(None, "m")
+    with pytest.raises(TypeError, match="set_backend: expected a torch.nn.Module, found str"):
+        flexsn.functional.set_backend("net", "torch")
+
+
+@pytest.mark.parametrize("sizes", [{"T": 2.5}, {"T": 2**70}, {"shape": (1.5,)}, {"T": -1}])
+def test_sizes_of_an_explanation_are_whole_numbers(sizes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"sizes of shape must be whole numbers from 0 to 2\^63 - 1, found T="):
+        flexsn.explain(soft, num_states=1, **sizes)
