@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import collections.abc
+import configparser
 import contextlib
 import ctypes
 import dis
@@ -12,8 +13,10 @@ import io
 import mmap
 import operator
 import pathlib
+import queue
 import random
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -76,10 +79,18 @@ def changing(value: Any) -> str | None:
     if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
         own = value is getattr(random.random, "__self__", None) or value is _numpy_generator()
         return None if own else f"a generator of random numbers ({type(value).__name__})"
+    if isinstance(value, _HOLDERS):
+        return f"an object that holds what changes ({type(value).__name__})"
     if isinstance(value, _MEMORY):
         return f"memory that Python does not watch ({type(value).__name__})"
     return None
 
+
+#: objects of torch and of the standard library that are there to hold something else later
+_HOLDERS = (
+    torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, queue.Queue, queue.SimpleQueue, threading.Event,
+    configparser.RawConfigParser,
+)  # fmt: skip
 
 #: values of C and mapped files, which others may change
 _MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._Pointer, mmap.mmap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import cProfile
 import collections
+import configparser
 import contextvars
 import ctypes
 import datetime
@@ -15,6 +16,7 @@ import itertools
 import operator
 import os
 import pathlib
+import queue
 import random
 import sys
 import threading
@@ -441,6 +443,29 @@ def test_containers_that_a_core_fills_are_as_they_were_after_what_nobody_asked_f
     with pytest.raises(ValueError, match="changes what it does not return"):
         module(torch.ones(3, 1))
     assert is_as_it_was()
+
+
+def adam() -> torch.optim.Optimizer:
+    return torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (adam, lambda held: held.param_groups[0]["lr"]),
+        (lambda: torch.optim.lr_scheduler.StepLR(adam(), 1), lambda held: held.get_last_lr()[0]),
+        (queue.Queue, lambda held: held.qsize()),
+        (queue.SimpleQueue, lambda held: held.qsize()),
+        (threading.Event, lambda held: held.is_set()),
+        (configparser.ConfigParser, lambda held: len(held.sections())),
+    ],
+    ids=["optimizer", "scheduler", "queue", "simple queue", "event", "configuration"],
+)
+def test_objects_that_hold_what_changes_cannot_be_read(make: Callable, read: Callable) -> None:
+    held = make()
+    with pytest.raises(ValueError, match=r"an object that holds what changes \(") as raised:
+        FlexSN(lambda x, v: (x * read(held), v), 1, 1, 1)(X)
+    assert "test_changes.py" in str(raised.value) or "closure" in str(raised.value)
 
 
 def seen_by_cprofile(call: Callable[[], Any]) -> bool:
