@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "build.h"
+#include "environment.h"
 #include "error.h"
 #include "interpret.h"
 #include "ops.h"
@@ -272,6 +273,7 @@ class Simplifier {
 }  // namespace
 
 Graph simplify(const Graph& graph) {
+  const IeeeEnvironment environment;  // for what is folded
   Graph current = graph;
   for (;;) {
     std::optional<Simplifier> simplifier;

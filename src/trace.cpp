@@ -5,6 +5,7 @@
 #include <set>
 
 #include "build.h"
+#include "environment.h"
 #include "error.h"
 #include "lex.h"
 #include "literal.h"
@@ -452,6 +453,7 @@ Neuron::Neuron(ir::Graph graph) : name_(graph.name) {
 }
 
 ir::Graph Neuron::graph(Mem type, bool smooth) const {
+  const IeeeEnvironment environment;  // constants may be subnormal
   if (fixed_) return *fixed_;
   if (!is_float(type))
     user_error("neuron '", name_, "': a neuron is traced for f16, bf16, f32 or f64, found ",

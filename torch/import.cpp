@@ -8,6 +8,7 @@
 #include <set>
 
 #include "aten_call.h"
+#include "environment.h"
 #include "ops.h"
 #include "simplify.h"
 #include "text.h"
@@ -469,6 +470,9 @@ class Importer : public AtenCall {
 
 }  // namespace
 
-std::string import_listing(std::string_view listing) { return Importer(listing).text(); }
+std::string import_listing(std::string_view listing) {
+  const IeeeEnvironment environment;  // constants may be subnormal
+  return Importer(listing).text();
+}
 
 }  // namespace flexsn

@@ -1,6 +1,7 @@
 // The neurons and surrogates of the library for Python: as text for the operators, and op by op.
 #include <torch/library.h>
 
+#include "environment.h"
 #include "guarded.h"
 #include "library.h"
 #include "ops.h"
@@ -50,6 +51,7 @@ std::tuple<std::string, Strings, std::vector<double>, Strings, std::vector<doubl
 neuron_text(const std::string& shown, const std::string& name, const Strings& options,
             const std::string& type) {
   return guarded([&] {
+    const IeeeEnvironment environment;  // options may be subnormal
     const Graph graph = library_neuron(shown, name, options, false).graph(memory_named(type));
     Strings states, params, outputs;
     std::vector<double> initial, defaults;
@@ -102,13 +104,16 @@ Strings listed(const Graph& graph) {
 /// The step of a neuron whose spike comes from outside: it has the input "spike" and the output "distance".
 Strings open_step(const std::string& shown, const std::string& name, const Strings& options,
                   const std::string& type) {
-  return guarded(
-      [&] { return listed(simplify(library_neuron(shown, name, options, true).graph(memory_named(type)))); });
+  return guarded([&] {
+    const IeeeEnvironment environment;
+    return listed(simplify(library_neuron(shown, name, options, true).graph(memory_named(type))));
+  });
 }
 
 /// What a surrogate computes of the distance u: "value", "derivative" or "smooth".
 Strings surrogate_step(const std::string& surrogate, const std::string& what, const std::string& type) {
   return guarded([&] {
+    const IeeeEnvironment environment;
     const Surrogate found = surrogate_named(surrogate);
     const auto step = [&](Step& s) {
       const Value u = s.input("u");
