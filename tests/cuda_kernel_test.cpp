@@ -180,20 +180,8 @@ TEST_P(CudaRandomGraphs, HaveTheInterpretersBits) {
     ++tried;
     const Graph graph = random_graph(seed);
     Dice dice(seed + 1000);
-    Layout layout;
-    for (const Argument& argument : graph.arguments)
-      if (argument.role == Role::param) layout[argument.name] = static_cast<Map>(dice.below(3));
-    std::vector<Plan> plans = {
-        plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout)};
-    try {
-      const Training training{.state_sequences = dice.chance(0.5),
-                              .saving = static_cast<Saving>(dice.below(4))};
-      Lowered lowered = lower(graph, training, layout);
-      plans.push_back(std::move(lowered.plans.forward));
-      plans.push_back(std::move(lowered.plans.backward));
-      ++trained;
-    } catch (const UserError&) {  // nothing in it carries a gradient
-    }
+    const std::vector<Plan> plans = random_plans(graph, dice);
+    trained += plans.size() > 1;
     for (const Plan& plan : plans) {
       const CudaKernel kernel(plan, Cuda::standard(), Store(""),
                               {.entry = dice.chance(0.5) ? CudaEntry::wide : CudaEntry::narrow});

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "execute.h"
 #include "random_graph.h"
+#include "train.h"
 
 namespace flexsn::test {
 
@@ -142,5 +143,24 @@ class PlanCase {
   PlanRun run_;
   Bytes before_;
 };
+
+/// Plans of a graph with parameters laid out at random: of inference, and of training where anything in it
+/// carries a gradient.
+inline std::vector<Plan> random_plans(const ir::Graph& graph, Dice& dice) {
+  Layout layout;
+  for (const ir::Argument& argument : graph.arguments)
+    if (argument.role == ir::Role::param) layout[argument.name] = static_cast<Map>(dice.below(3));
+  std::vector<Plan> plans = {
+      plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout)};
+  try {
+    const Training training{.state_sequences = dice.chance(0.5),
+                            .saving = static_cast<Saving>(dice.below(4))};
+    Lowered lowered = lower(graph, training, layout);
+    plans.push_back(std::move(lowered.plans.forward));
+    plans.push_back(std::move(lowered.plans.backward));
+  } catch (const UserError&) {  // nothing in it carries a gradient
+  }
+  return plans;
+}
 
 }  // namespace flexsn::test

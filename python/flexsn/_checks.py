@@ -214,10 +214,6 @@ def _checked_examples(owner: str, example_inputs: Sequence[Tensor], expected: in
     return [example.detach().clone() for example in example_inputs]
 
 
-def _step(core: Callable[..., Any], examples: Sequence[Tensor], static: Sequence[Any]) -> Any:
-    return core(*examples, *static)
-
-
 def _step_that_nobody_asked_for(
     core: Callable[..., Any], examples: Sequence[Tensor], static: Sequence[Any]
 ) -> Any:
@@ -241,7 +237,10 @@ def _one_step(
     shape, device = examples[0].shape, examples[0].device
     with torch.no_grad():
         try:
-            returned = (_step_that_nobody_asked_for if invented else _step)(core, examples, static)
+            if invented:
+                returned = _step_that_nobody_asked_for(core, examples, static)
+            else:
+                returned = core(*examples, *static)
         except Exception:
             # Nobody promised that the core takes one float32 element; the first call will tell.
             if invented:
