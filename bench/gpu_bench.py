@@ -99,17 +99,15 @@ def fused(core, states: int = 1) -> Call:
 
 def between_events(call: Callable[[], object], repeats: int = 30) -> float:
     """Median milliseconds of a call as a user sees it, its own overhead included."""
-    for _ in range(3):
-        call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+    for _ in range(repeats + 3):
+        start.record()  # the first time makes the event, so warm calls use the same ones
         call()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    return statistics.median(times[3:])
 
 
 def wall_clock(call: Callable[[], object], number: int = 200) -> float:

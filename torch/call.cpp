@@ -8,7 +8,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <deque>
+#include <list>
 
 #include "bind.h"
 #include "error.h"
@@ -253,7 +253,7 @@ class Call {
   const at::Device device_;
   std::int64_t steps_, elements_ = 1;
   Shape whole_, step_;
-  std::deque<at::Tensor> held_;
+  std::list<at::Tensor> held_;
   std::vector<Map> maps_;
   std::vector<Bound> params_;
   std::vector<Shape> param_shapes_;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
+import operator
 import os
 import threading
 import weakref
@@ -83,6 +84,9 @@ def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
     return tuple(size_hint(size) for size in tensor.shape[first:])
 
 
+_dtype = operator.attrgetter("dtype")
+
+
 def _fact(value: Any) -> Hashable:
     """What a trace depends on of a static input."""
     if isinstance(value, Tensor):
@@ -105,23 +109,13 @@ class _Held(NamedTuple):
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
         """Are these arguments like those of the last call? The operator checks shapes and devices."""
-        if len(inputs) != len(self.dtypes) or inputs[0].dim() != self.dim:
-            return False
-        if self.shape is not None and self.shape != _step_shape(inputs[0], 1):
-            return False
-        for tensor, dtype in zip(inputs, self.dtypes):
-            if tensor.dtype is not dtype:
-                return False
-        if states is None or self.state_dtypes is None:
-            if states is not self.state_dtypes:
-                return False
-        else:
-            if len(states) != len(self.state_dtypes):
-                return False
-            for tensor, dtype in zip(states, self.state_dtypes):
-                if tensor.dtype is not dtype:
-                    return False
-        return len(static) == len(self.static) and (not static or tuple(map(_fact, static)) == self.static)
+        return (
+            tuple(map(_dtype, inputs)) == self.dtypes
+            and inputs[0].dim() == self.dim
+            and (None if states is None else tuple(map(_dtype, states))) == self.state_dtypes
+            and (self.shape is None or _step_shape(inputs[0], 1) == self.shape)
+            and tuple(map(_fact, static)) == self.static
+        )
 
     def with_static(self, static: Sequence[Any]) -> list[Tensor]:
         """The captured tensors, static inputs among them."""
@@ -197,15 +191,10 @@ class Fused:
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
     ) -> Trace:
         """The trace for such arguments; it is made where there is none that still holds."""
-        return self._hold(inputs, states, static).trace
-
-    def _hold(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
-    ) -> _Held:
         held = self._held
-        if held is not None and held.fits(inputs, states, static) and held.reach.current():
-            return held
-        return self._find(inputs, states, static)
+        if held is None or not held.fits(inputs, states, static) or not held.reach.current():
+            held = self._find(inputs, states, static)
+        return held.trace
 
     def _find(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
@@ -341,7 +330,9 @@ class Fused:
             found, captured = self._under_a_compiler(inputs, states, static)
             fitting = False
         else:
-            held = self._hold(inputs, states, static)
+            held = self._held
+            if held is None or not held.fits(inputs, states, static) or not held.reach.current():
+                held = self._find(inputs, states, static)
             found = held.trace
             captured = held.captured if not static else held.with_static(static)
             fitting = held.state_dtypes == found.state_dtypes
