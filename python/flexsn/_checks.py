@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._torch import has_memory, run_without_data
+from ._torch import has_memory, has_own_functions, run_without_data
 from ._unchanged import Unchanged
 from .eager import checked_results, in_words
 
@@ -176,6 +176,18 @@ def _not_dense(tensor: Tensor) -> tuple[str, str] | None:
     if type(tensor) in (Tensor, nn.Parameter) and not has_memory(tensor):
         return "tensor whose memory was freed (its storage is of size 0)", "make it anew"
     return None
+
+
+def check_plain(role: str, tensors: Sequence[Tensor]) -> None:
+    """Kernels compute what functions on plain tensors give, also where a class of tensors says otherwise."""
+    for place, tensor in enumerate(tensors):
+        if has_own_functions(type(tensor)):
+            kind = type(tensor).__name__
+            raise TypeError(
+                f"flexsn: {role} {place} is a {kind}, whose __torch_function__ decides what functions on it "
+                "give, which a kernel does not ask; give its plain numbers as "
+                '.as_subclass(torch.Tensor), or use backend="torch"'
+            )
 
 
 def check_step_shape(states: Sequence[Tensor], shape: Sequence[int]) -> None:

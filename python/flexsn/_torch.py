@@ -8,6 +8,7 @@ a module keeps its hooks are watched in _reach.py.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import logging
 import types
@@ -34,6 +35,10 @@ from torch._guards import tracing
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_off
 
+# A recorded graph is read, never run: without this torch makes a Python function of each one, and keeps its
+# source for good. There is no public spelling of it (2.13).
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
 # Flattens nested arguments as torch does; it has no public name (2.13).
 from torch.utils import _pytree as pytree
 
@@ -51,6 +56,14 @@ promise = torch._check
 def is_view(tensor: Tensor) -> bool:
     """Whether a tensor is a part of another one, which it keeps alive. Nothing public tells (2.13)."""
     return tensor._base is not None
+
+
+def has_own_functions(kind: type) -> bool:
+    """Does this class of tensors change what functions on it give? (Parameters, for one, do not.)"""
+    function = kind.__torch_function__
+    if function is torch._C._disabled_torch_function_impl:
+        return False
+    return getattr(function, "__func__", None) is not Tensor.__torch_function__.__func__
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -139,7 +152,9 @@ def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> t
     with tracing(None), modes_off(), node_notes.preserve_node_meta(), _quiet(), _parametrized_anew():
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
         tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
-        return tracer(*arguments)
+        with _use_lazy_graph_module(True):
+            # torch's settings leave a variable for each patch in the context, so it is one that goes.
+            return contextvars.copy_context().run(tracer, *arguments)
 
 
 @contextlib.contextmanager

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function
 
-from ._checks import check_dense, check_step_shape
+from ._checks import check_dense, check_plain, check_step_shape
 from ._connections import Connections, connected
 from ._interrupts import interrupts_held
 from ._library import ops
@@ -207,6 +208,7 @@ class Fused:
         reach = Reach(self.core)
         own = [place.get() for place in reach.tensors]
         captured = own + [value for value in static if isinstance(value, Tensor)]
+        check_plain("captured tensor", captured)
         if _any_requires_grad(inputs, states or (), captured):
             _refuse_grad_transform()
         dim = inputs[0].dim()
@@ -330,6 +332,9 @@ class Fused:
             found, captured = self._under_a_compiler(inputs, states, static)
             fitting = False
         else:
+            if has_torch_function(inputs) or (states and has_torch_function(states)):
+                check_plain("input", inputs)
+                check_plain("state", states or ())
             held = self._held
             if held is None or not held.fits(inputs, states, static) or not held.reach.current():
                 held = self._find(inputs, states, static)

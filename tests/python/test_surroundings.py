@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import flexsn
 from cores import soft
 from flexsn import FlexSN
+from flexsn._trace import TraceError
 
 ops = torch.ops.flexsn
 
@@ -128,3 +130,48 @@ def test_what_is_no_network_is_named(name: str) -> None:
 def test_sizes_of_an_explanation_are_whole_numbers(sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"sizes of shape must be whole numbers from 0 to 2\^63 - 1, found T="):
         flexsn.explain(soft, num_states=1, **sizes)
+
+
+class Doubling(Tensor):
+    """Tensors whose sums are twice as large."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is Tensor.add else result
+
+
+class Named(Tensor):
+    """Tensors of a class of their own that compute like any other."""
+
+
+@pytest.mark.parametrize("what", ["input 0", "state 0", "captured tensor 0"])
+def test_tensors_with_functions_of_their_own_are_refused_with_the_remedy(what: str) -> None:
+    odd, plain = torch.ones(2).as_subclass(Doubling), torch.ones(2)
+    scale = odd if what == "captured tensor 0" else plain
+    module = FlexSN(lambda x, v: (v + x * scale, v + x), num_states=1)
+    x = torch.ones(3, 2)
+    if what == "state 0":
+        module(x)
+        module.states = [odd]
+    remedy = rf"{what} is a Doubling, .* as \.as_subclass\(torch\.Tensor\), or use backend=\"torch\""
+    with pytest.raises(TypeError, match=remedy):
+        module(x.as_subclass(Doubling) if what == "input 0" else x)
+
+
+def test_tensors_of_a_class_without_functions_of_its_own_run() -> None:
+    core, x = new_core(), torch.randn(3, 2)
+    found = FlexSN(core, num_states=1)(x.as_subclass(Named))
+    assert torch.equal(found.as_subclass(Tensor), FlexSN(core, num_states=1)(x))
+
+
+def test_traces_that_are_refused_leave_nothing_in_torch() -> None:
+    module = FlexSN(new_core(), num_states=1)
+
+    def refused() -> tuple[int, int]:
+        with pytest.raises(TraceError, match="complex64"):
+            module(torch.ones(3, 2, dtype=torch.complex64))
+        return len(contextvars.copy_context()), len(torch.fx.graph_module._loader.eval_cache)
+
+    first = [refused() for _ in range(3)][-1]
+    assert [refused() for _ in range(3)][-1] == first
