@@ -323,6 +323,7 @@ else()
       connections
       fused_property
       guards
+      hidden_reads
       import
       import_errors
       reach

@@ -70,7 +70,7 @@ NOT_FOLLOWED = frozenset(torch.nn.Module().__dict__) - {"training"} | {
 
 # Names by which code can read attributes that it does not spell out.
 REFLECTIVE = frozenset({
-    "getattr", "hasattr", "vars", "dir", "attrgetter", "methodcaller", "getmembers",
+    "getattr", "hasattr", "getattr_static", "vars", "dir", "attrgetter", "methodcaller", "getmembers",
     "__dict__", "__getattribute__", "asdict", "astuple", "parameters", "named_parameters", "buffers",
     "named_buffers", "children", "named_children", "modules", "named_modules", "state_dict", "get_parameter",
     "get_buffer", "get_submodule", "_parameters", "_buffers", "_modules",
@@ -81,7 +81,7 @@ CALLED_BY_TORCH = frozenset({"forward", "backward", "setup_context", "jvp", "vma
 CONSTRUCTORS = frozenset({"__new__", "__init__", "__post_init__"})
 # Special methods that do not run in a step that merely reads an object: they make, change, copy or print one.
 NOT_CALLED = CONSTRUCTORS | {
-    "__init_subclass__", "__set_name__", "__class_getitem__", "__del__", "__repr__", "__str__", "__format__",
+    "__init_subclass__", "__set_name__", "__del__", "__repr__", "__str__", "__format__",
     "__dir__", "__sizeof__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__copy__", "__deepcopy__", "__replace__", "__setattr__", "__delattr__",
 }  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import types
 from typing import NamedTuple
 
+_FIELDS = re.compile(r"\.([^\W\d]\w*)")
 _GLOBAL_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTE_LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
 _OF_A_CALL = frozenset({"PUSH_NULL", "PRECALL", "CALL"})
@@ -29,6 +31,8 @@ class Names(NamedTuple):
     """Constant strings, which may name what is read by `getattr`."""
     file_reads: tuple[tuple[str, int], ...]
     """Attributes that are read of files and paths, if it is one, and the lines."""
+    catches: int
+    """The line of the first statement that catches exceptions; 0: there is none."""
 
 
 def _key_of_globals(instructions: list[dis.Instruction], index: int) -> str | None:
@@ -51,6 +55,7 @@ def names_of(code: types.CodeType) -> Names:
     dotted: dict[tuple[str, ...], int] = {}
     strings: set[str] = set()
     file_reads: dict[str, int] = {}
+    catches = 0
     instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
     for index, each in enumerate(instructions):
         if each.opname in _GLOBAL_LOADS:
@@ -68,6 +73,10 @@ def names_of(code: types.CodeType) -> Names:
             attributes.add(each.argval)
             if each.argval in FILE_READS:
                 file_reads.setdefault(each.argval, each.positions.lineno or code.co_firstlineno)
+        elif each.opname == "PUSH_EXC_INFO" and instructions[index + 1].opname != "WITH_EXCEPT_START":
+            catches = catches or each.positions.lineno or code.co_firstlineno
+        elif each.opname == "MATCH_CLASS":
+            attributes |= {"__match_args__", "__dict__"}  # which attributes it reads is said elsewhere
         elif each.opname == "IMPORT_NAME":
             # Two operands stand before it: the level of a relative import, and the names wanted.
             imports[instructions[index - 2].argval, each.argval] = None
@@ -80,11 +89,16 @@ def names_of(code: types.CodeType) -> Names:
             dotted = dict(inner.dotted) | dotted
             strings |= inner.strings
             file_reads = dict(inner.file_reads) | file_reads
+            catches = catches or inner.catches
         elif isinstance(constant, str):
             strings.add(constant)
         elif isinstance(constant, tuple):
             # `case Config(alpha=a)` keeps the names of the attributes that it reads in a tuple.
             attributes.update(each for each in constant if isinstance(each, str))
+    if "suppress" in names or "suppress" in attributes:
+        catches = catches or code.co_firstlineno
+    if "format" in attributes:  # "{0.name}".format(value)
+        attributes.update(name for string in strings if "{" in string for name in _FIELDS.findall(string))
     return Names(
         tuple(names),
         frozenset(attributes),
@@ -92,4 +106,5 @@ def names_of(code: types.CodeType) -> Names:
         tuple(dotted.items()),
         frozenset(strings),
         tuple(file_reads.items()),
+        catches,
     )

@@ -31,23 +31,26 @@ from ._values import plain_value
 _CHANGING = {
     "builtins": "open eval exec id globals input",
     "time": "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns "
-    "thread_time thread_time_ns localtime gmtime ctime asctime",
+    "thread_time thread_time_ns localtime gmtime ctime asctime strftime clock_gettime clock_gettime_ns",
     "datetime": "datetime.now datetime.utcnow datetime.today date.today",
     "os": "urandom getpid getppid times getcwd listdir scandir stat open read popen system getloadavg "
-    "path.exists path.isfile path.isdir path.getsize path.getmtime",
+    "walk access path.exists path.lexists path.isfile path.isdir path.getsize path.getmtime",
+    "glob": "glob iglob",
+    "random": "Random SystemRandom",
     "sys": "_getframe _current_frames getrefcount getsizeof getrecursionlimit getswitchinterval gettrace "
     "getprofile getallocatedblocks",
     "inspect": "currentframe stack trace",
     "traceback": "extract_stack format_stack",
     "gc": "get_count get_stats get_objects get_referrers get_referents get_threshold isenabled",
     "uuid": "uuid1 uuid4",
-    "secrets": "token_bytes token_hex token_urlsafe randbelow randbits choice",
+    "secrets": "token_bytes token_hex token_urlsafe randbelow randbits choice SystemRandom",
     "threading": "get_ident get_native_id current_thread active_count enumerate",
     "subprocess": "run call check_call check_output getoutput",
     "decimal": "getcontext",
-    "numpy": "load loadtxt genfromtxt fromfile",
+    "numpy": "load loadtxt genfromtxt fromfile geterr random.default_rng random.Generator random.RandomState",
     "torch": "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
-    "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load are_deterministic_algorithms_enabled",
+    "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load are_deterministic_algorithms_enabled "
+    "get_deterministic_debug_mode get_float32_matmul_precision is_anomaly_enabled get_default_device",
 }
 
 
@@ -67,9 +70,13 @@ def _look_up() -> None:
         _not_loaded.remove(module)
 
 
+#: the last are those of NumPy's compiled code
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType, type, type(numpy.random.default_rng))
+
+
 def changing(value: Any) -> str | None:
     """Names a function or an object that gives something else at each call; None for others."""
-    if isinstance(value, (types.BuiltinFunctionType, types.FunctionType)):
+    if isinstance(value, _FUNCTIONS):
         _look_up()
         return _functions.get(value)
     if value is object.__hash__ or value is object.__repr__:

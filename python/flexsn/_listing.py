@@ -13,6 +13,19 @@ from ._recording import Recorded
 from ._torch import schema_of
 
 
+def _fits(number: int, dtype: torch.dtype) -> bool:
+    limits = torch.iinfo(dtype)
+    return limits.min <= number <= limits.max
+
+
+def _out_of_range(number: int, dtype: torch.dtype) -> str:
+    limits, name = torch.iinfo(dtype), type_name(dtype)
+    return (
+        f"the number {number} meets {name}, which ends at {limits.min} and {limits.max}; write one that fits, "
+        'or convert the tensor to float first, or use backend="torch"'
+    )
+
+
 class Listing(Parameters):
     """Writes what C++ imports: torch/import.h describes the lines."""
 
@@ -107,6 +120,11 @@ class Listing(Parameters):
             dtype = type_name(value_of(node).dtype)
             if dtype == "int64":  # a number beside tensors, as torch sees it
                 dtype = "int32"
+                if not _fits(value, torch.int32):
+                    for user in node.users:
+                        if user.op == "call_function" and not self.common_type(user).is_floating_point:
+                            self.fail(user, _out_of_range(value, torch.int32))
+                    dtype, value = "float64", float(value)
             # It broadcasts like a scalar, but it may be a result as well.
             shape = tuple(value_of(node).shape)
             sizes = ",".join(map(str, shape)) if shape == tuple(self.step_shape) else ""
@@ -138,6 +156,7 @@ class Listing(Parameters):
                 f"torch.{schema_name} gives a shape that depends on the data, but a step works on each "
                 'element alone; choose with torch.where, or use backend="torch"',
             )
+        self.check_numbers(call, schema)
         file, _, line = place_of(call).rpartition(":")
         arguments = [self.argument(a) for a in call.args]
         arguments += [f"{key}={self.argument(a)}" for key, a in call.kwargs.items()]
@@ -158,6 +177,15 @@ class Listing(Parameters):
             )
         )
 
+    def check_numbers(self, call: torch.fx.Node, schema: torch.FunctionSchema) -> None:
+        """Refuses numbers that do not fit into the integers they meet; torch takes what is left of their bits."""
+        compared = self.common_type(call)
+        for place, argument in enumerate(schema.arguments):
+            given = call.args[place] if place < len(call.args) else call.kwargs.get(argument.name)
+            is_number = type(given) is int and str(argument.type) in ("Tensor", "number", "Optional[number]")
+            if is_number and compared in (torch.int32, torch.uint8) and not _fits(given, compared):
+                self.fail(call, _out_of_range(given, compared))
+
     def common_type(self, node: torch.fx.Node) -> torch.dtype:
         """The type in which torch would compare the operands."""
         operands = [
@@ -169,7 +197,8 @@ class Listing(Parameters):
             return operands[0].dtype
         if len(operands) < 2 or not any(isinstance(o, torch.Tensor) for o in operands[:2]):
             return value_of(node).dtype
-        return torch.result_type(operands[0], operands[1])
+        found = torch.result_type(operands[0], operands[1])
+        return torch.int32 if found == torch.int64 else found  # of a bool and a number, whose bits are few
 
     def argument(self, given: Any) -> str:
         if isinstance(given, torch.fx.Node):

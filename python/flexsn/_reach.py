@@ -46,7 +46,7 @@ from ._elsewhere import changing, is_file
 from ._recording import TraceError
 from ._values import CODE, Same, code_value, constant_value, plain_value
 
-__all__ = ["Place", "Reach", "Route", "changed_values", "describe", "difference", "follow", "source_of"]
+__all__ = ["DEFAULT_DTYPE", "Place", "Reach", "Route", "describe", "follow", "source_of"]
 
 
 #: Steps from a core to a value: ("attr", name), ("item", key), ("cell", index) or ("global", name).
@@ -78,11 +78,16 @@ class Place:
     """The way from the core to it, where it is made of ordinary reads."""
 
 
-_DEFAULT_DTYPE = "torch default dtype"
+DEFAULT_DTYPE = "torch default dtype"
 #: what is put back by emptying and filling it
 _REFILLED = (
     list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter
 )  # fmt: skip
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
+#: hooks that run for any module
+_HOOKS_OF_ALL_MODULES = [
+    name for name in dir(torch.nn.modules.module) if name.startswith("_global_") and name.endswith("_hooks")
+]
 _LONGEST_PATH = 20_000  # in characters; all paths together grow with the square of the depth
 
 
@@ -90,8 +95,8 @@ class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "hashes", "_absent", "_cells",
-        "_contents", "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
+        "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "catches", "hashes", "_absent",
+        "_cells", "_contents", "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
     )  # fmt: skip
 
     key: Hashable
@@ -106,6 +111,8 @@ class Reach:
     """What gives something else at each call, with the place where it is read or found."""
     caches: tuple[tuple[Any, str], ...]
     """Functions under `functools.lru_cache`, and where they are found."""
+    catches: str
+    """Where code on the way catches exceptions first, from which it may learn of sizes; "" where it does not."""
     hashes: bool
     """Whether code on the way names hash(), of which only that of some values is the same at each call."""
 
@@ -114,13 +121,14 @@ class Reach:
         walk.run(core)
         # Numbers that meet integer tensors, and tensors made from numbers, take this type.
         self._default_dtype = torch.get_default_dtype()
-        self.key = ((_DEFAULT_DTYPE, (torch.dtype, self._default_dtype)), *walk.lines)
+        self.key = ((DEFAULT_DTYPE, (torch.dtype, self._default_dtype)), *walk.lines)
         self.tensors = tuple(walk.places)
         self.plain_routes = tuple(walk.plain_routes)
         self.changing = walk.changing
         self.caches = tuple(walk.caches)
+        self.catches = walk.catches
         self.hashes = walk.hashes
-        self._plain = {_DEFAULT_DTYPE: self._default_dtype} | walk.plain
+        self._plain = {DEFAULT_DTYPE: self._default_dtype} | walk.plain
         self._held = tuple(walk.held)
         self._absent = tuple(walk.absent)
         self._cells = tuple(walk.cells)
@@ -172,35 +180,14 @@ class Reach:
         return torch.get_default_dtype() is self._default_dtype
 
 
-def changed_values(before: Reach, after: Reach) -> str:
-    """Says which plain values changed; "" where none did, whatever else is another."""
-    both = (before._plain.keys() & after._plain.keys()) - {_DEFAULT_DTYPE}
-    return _changes(before, after, both)
-
-
-def difference(before: Reach, after: Reach) -> str:
-    """Says what changed between two reaches of a core, for example "self.alpha was 2.0 and is 3.0"."""
-    return _changes(before, after, None) or "nothing changed"
-
-
-def _changes(before: Reach, after: Reach, paths: Collection[str] | None) -> str:
-    old, new = dict(before.key), dict(after.key)
-    changes = []
-    for path in old | new:
-        if old.get(path) == new.get(path) or (paths is not None and path not in paths):
-            continue
-        if path not in new:
-            changes.append(f"{path} was {_in_words(before, path)} and is gone")
-        elif path not in old:
-            changes.append(f"{path} is new: {_in_words(after, path)}")
-        elif old[path][0] is CODE and new[path][0] is CODE:
-            changes.append(f"the code of {path} changed")
-        else:
-            was, now = _in_words(before, path), _in_words(after, path)
-            changes.append(f"{path} is another {now}" if was == now else f"{path} was {was} and is {now}")
-    if len(changes) > 3:
-        changes[3:] = [f"and {len(changes) - 3} more"]
-    return "; ".join(changes)
+    def put_back(self) -> None:
+        """Gives globals, variables of closures and the like the values that they had."""
+        for holder, name, value in self._held:
+            if isinstance(holder, dict) and holder.get(name) is not value:
+                holder[name] = value
+        for cell, value in self._cells:
+            if cell_content(cell) is not value:
+                cell.cell_contents = value
 
 
 def describe(core: Callable[..., Any]) -> str:
@@ -220,23 +207,6 @@ def source_of(core: Callable[..., Any]) -> tuple[str, int] | None:
         function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     return None if code is None else (code.co_filename, code.co_firstlineno)
-
-
-# ---- words
-
-
-def _in_words(reach: Reach, path: str) -> str:
-    """Describes what a reach holds at a path."""
-    if path in reach._plain:
-        return reprlib.repr(reach._plain[path])
-    what, *facts = dict(reach.key)[path]
-    if what is Tensor:
-        dtype, shape, requires_grad, device = facts[:4]
-        gradient = " that requires grad" if requires_grad else ""
-        return f"{str(dtype).removeprefix('torch.')} tensor of shape {list(shape)} on {device}{gradient}"
-    if what == "length":
-        return str(facts[1])
-    return what
 
 
 def _then(route: Route | None, kind: str, name: Any) -> Route | None:
@@ -264,6 +234,13 @@ def _gives_modules(value: Any, parts: tuple[str, ...]) -> bool:
     return value is sys.modules or value is importlib.import_module or value is builtins.__import__
 
 
+def _may_be_called(value: Any) -> bool:
+    """Is this, under a special name of a class, something that Python calls by itself?"""
+    return isinstance(value, (types.FunctionType, staticmethod, classmethod)) or (
+        callable(value) and not isinstance(value, type)
+    )
+
+
 # ---- the walk
 
 
@@ -277,6 +254,7 @@ class _Walk:
         self.places: list[Place] = []
         self.changing: dict[str, str] = {}
         self.caches: list[tuple[Any, str]] = []
+        self.catches = ""
         self.hashes = False
         # Guards, each kind in the form that `Reach.current` checks.
         self.held: list[tuple[Any, str, Any]] = []
@@ -344,7 +322,10 @@ class _Walk:
             if route is not None:
                 self.plain_routes.append((route, value))
             if isinstance(value, enum.Enum):
+                self._hold(value.__dict__, "_value_", f"{path}.value", None)
+            if getattr(value, "__dict__", None) is not None and not is_closed_class(type(value)):
                 self._class(type(value))
+                self._follow(functools.partial(self._open_object, value, value.__dict__, path, route))
         elif isinstance(value, type):
             self.lines.append((path, ("class", self._class(value, True, route) or Same(value))))
             self._file(value)
@@ -369,6 +350,12 @@ class _Walk:
             )
         if value is hash:
             self.hashes = True
+        if isinstance(value, _FUNCTIONS) and value.__name__ in REFLECTIVE:
+            self._named.add(value.__name__)
+        if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._named |= {"attrgetter", *map(str, value.__reduce__()[1])}
+        if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+            self.changing.setdefault("an array of objects (NumPy)", path)
         if isinstance(value, functools._lru_cache_wrapper):
             self.caches.append((value, path))
         if type(value) in weakref.ProxyTypes:
@@ -452,6 +439,8 @@ class _Walk:
         """Follows the globals, the attributes and the import statements of a function."""
         self._named |= names.attributes | REFLECTIVE.intersection(names.globals)
         self.hashes |= "__hash__" in names.attributes | names.strings
+        if names.catches and not self.catches:
+            self.catches = f"{file}:{names.catches}"
         for name, line in names.file_reads:
             self._file_reads.setdefault(name, f"{file}:{line}")
         reflective = not (REFLECTIVE.isdisjoint(names.globals) and REFLECTIVE.isdisjoint(names.attributes))
@@ -464,6 +453,7 @@ class _Walk:
                 self._hold(scope, name, f"global {name}{of_path}", _then(route, "global", name))
             else:
                 self._hold_absence(scope, name)
+                self._builtin(name)
         for parts, line in names.dotted:
             value = scope.get(parts[0], getattr(builtins, parts[0], None))
             self._closed_read(value, parts, f"{file}:{line}")
@@ -484,6 +474,15 @@ class _Walk:
                 else:
                     self._hold_absence(sys.modules, module)
 
+    def _builtin(self, name: str) -> None:
+        """Guards what a name that is no global means. Who puts something into `builtins` is followed there."""
+        if name not in builtins.__dict__:
+            self._hold_absence(builtins.__dict__, name)
+        elif getattr(builtins.__dict__[name], "__module__", None) == "builtins":
+            self.held.append((builtins.__dict__, name, builtins.__dict__[name]))
+        else:
+            self._hold(builtins.__dict__, name, f"builtin {name}", None)
+
     def _closed_read(self, value: Any, parts: tuple[str, ...], place: str) -> None:
         """Looks at what code reads of closed modules and classes, which the walk does not follow."""
         for name in parts[1:]:
@@ -497,13 +496,15 @@ class _Walk:
             if value is os.environ:
                 break
         if value is os.environ or value is os.getenv:
-            self._add(os.environ, "os.environ", functools.partial(_itself, os.environ), None)
+            if id(os.environ) not in self._first:
+                self._first[id(os.environ)] = "os.environ"
+                self._environment("os.environ")
         elif value is hash:
             self.hashes = True
-        elif isinstance(value, type):
-            self._file(value)
         elif (what := changing(value)) is not None:
             self.changing.setdefault(what, place)
+        elif isinstance(value, type):
+            self._file(value)
 
     def _modules_by_name(self, names: Collection[str], place: str) -> None:
         """Follows modules that code asks for by constant names; others cannot be told."""
@@ -549,7 +550,8 @@ class _Walk:
             return
 
         def open_names(names: frozenset[str], all_open: bool) -> None:
-            for name in sorted(names & module.__dict__.keys()):
+            self._hold_length(module.__dict__)
+            for name in sorted((names | {"__getattr__"}) & module.__dict__.keys()):
                 self._hold(module.__dict__, name, f"{path}.{name}", _then(route, "attr", name))
 
         self._follow(open_names)
@@ -608,17 +610,25 @@ class _Walk:
             read = functools.partial(slot_content, slot, value)
             self._watch(f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
         if isinstance(value, torch.nn.Module):
-            for group in ("_forward_hooks", "_forward_pre_hooks"):
-                hooks = attributes[group]
-                self.lines.append((f"{path}.{group}", tuple(map(Same, hooks.values()))))
-                self.contents.append(
-                    functools.partial(same_items, hooks, tuple(hooks), tuple(hooks.values()))
-                )
+            for group in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+                self._hooks(attributes[group], f"{path}.{group}")
+            for group in _HOOKS_OF_ALL_MODULES:
+                self._hooks(getattr(torch.nn.modules.module, group), f"torch.nn.modules.module.{group}")
         if attributes is not None:
             self.objects.append((value, kind, attributes))
             self._follow(functools.partial(self._open_object, value, attributes, path, route))
             if closed_code_reads_it:
                 self._open_object(value, attributes, path, route, frozenset(), True)
+
+    def _hooks(self, hooks: dict[int, Any], path: str) -> None:
+        """Hooks of modules, which run with the step and are the same only where they are the same objects."""
+        if (id(hooks), "hooks") in self._guarded:
+            return
+        self._guarded.add((id(hooks), "hooks"))
+        self.lines.append((path, tuple(map(Same, hooks.values()))))
+        self.contents.append(functools.partial(same_items, hooks, tuple(hooks), tuple(hooks.values())))
+        for index, hook in enumerate(hooks.values()):
+            self._add(hook, f"{path}[{index}]", functools.partial(_itself, hook), None)
 
     def _container(self, value: Any, path: str, route: Route | None) -> None:
         kind = type(value)
@@ -663,12 +673,13 @@ class _Walk:
     def _open_class(
         self, kind: type, path: str, route: Route | None, names: frozenset[str], all_open: bool
     ) -> None:
+        self._hold_length(kind.__dict__, kind)
         for name, value in kind.__dict__.items():
             is_storage = isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
             if is_storage or name in NOT_FOLLOWED:
                 continue
             special = name.startswith("__") and name.endswith("__")
-            called = name in CALLED_BY_TORCH or (special and isinstance(value, types.FunctionType))
+            called = name in CALLED_BY_TORCH or (special and _may_be_called(value))
             if (called and name not in NOT_CALLED) or name in names or (all_open and not special):
                 self._hold(kind.__dict__, name, f"{path}.{name}", _then(route, "attr", name), kind)
         for base in (*kind.__mro__[1:], *type(kind).__mro__):
@@ -695,10 +706,10 @@ class _Walk:
         ours = any(map(is_class_of_flexsn, type(owner).__mro__))
         for group in groups:
             wanted = sorted(names & group.keys())
+            self._hold_length(group)
             if all_open:
                 # What is private in an object of ours is about running a neuron, not about its step.
                 wanted += [name for name in group if not (ours and name.startswith("_"))]
-                self._hold_length(group)
             for name in wanted:
                 if name not in NOT_FOLLOWED:
                     self._hold(group, name, f"{path}.{name}", _then(route, "attr", name))
@@ -736,10 +747,11 @@ class _Walk:
             self.held.append((holder, name, holder[name]))
             self._add(holder[name], path, functools.partial(operator.getitem, holder, name), route)
 
-    def _hold_length(self, holder: dict[str, Any]) -> None:
-        """Guards that a dict gets no further names; once for each dict."""
-        if (id(holder), "") not in self._guarded:
-            self._guarded.add((id(holder), ""))
+    def _hold_length(self, holder: Any, owner: Any = None) -> None:
+        """Guards that a dict gets no further names, which code may look for; once for each dict."""
+        place = (id(holder if owner is None else owner), "")
+        if place not in self._guarded:
+            self._guarded.add(place)
             self.contents.append(functools.partial(same_length, holder, len(holder)))
 
     def _hold_absence(self, holder: Any, name: str, owner: Any = None) -> None:

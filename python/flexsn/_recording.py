@@ -106,7 +106,9 @@ _CHANGING = {"__setitem__", "__delitem__"} | {
     f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 }
 _HARMLESS = {"requires_grad_", "share_memory_"}
-_SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes"}
+_SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes", "__iter__"} | {
+    name for name in dir(torch.Tensor) if name.endswith(("split", "chunk", "unbind"))
+}
 #: what a kernel cannot know of its inputs and states: how they came to be and how they lie in memory
 _OF_THE_CALL = {
     "requires_grad", "is_leaf", "grad_fn", "grad", "retains_grad", "is_inference", "is_contiguous", "stride",
@@ -117,6 +119,8 @@ _OF_THE_CALL = {
 _LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _VALUES = {"item", "tolist", "is_nonzero", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
 _PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
+#: functions that copy the numbers of tensors in a list, which no recording shows
+_FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 
 def _changes_its_argument(name: str, keywords: dict[str, Any]) -> bool:
@@ -127,6 +131,18 @@ def _changes_its_argument(name: str, keywords: dict[str, Any]) -> bool:
 
 #: stands in place of a line at a node that only cuts a parameter off
 CUT = "flexsn: cut"
+
+
+_CHANGES_ANOTHER = (
+    "changes a tensor that is neither an input nor a state nor made from one; a step may change nothing but "
+    "its states: return it as one, or make a new tensor"
+)
+_READS_NUMBERS = "reads the number that a tensor holds now, which a kernel would keep"
+
+
+def _in_lists(args: Sequence[Any]) -> list[Any]:
+    """What stands in lists and tuples among arguments, at any depth."""
+    return [leaf for value in args if isinstance(value, (list, tuple)) for leaf in pytree.tree_leaves(value)]
 
 
 class _Watch(TorchFunctionMode):
@@ -146,6 +162,10 @@ class _Watch(TorchFunctionMode):
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.flat: list[torch.Tensor] = []
         self.reads_size_at: str | None = None
+        #: the line of the function that runs
+        self.place = ""
+        #: what was refused first, which a core may catch
+        self.refused: TraceError | None = None
         #: where a function was called first that has no derivative
         self.no_derivative_at = ""
         #: whether the step itself is through, and gradients are asked for
@@ -183,7 +203,10 @@ class _Watch(TorchFunctionMode):
         return first
 
     def refuse(self, place: str, text: str) -> None:
-        raise TraceError(f"{self.core_name} ({place}): {text}")
+        where = f" ({place})" if place else ""
+        error = TraceError(f"{self.core_name}{where}: {text}")
+        self.refused = self.refused or error
+        raise error
 
     def check(self, name: str, place: str, args: Sequence[Any], keywords: dict[str, Any]) -> None:
         """Refuses what a recording could not show."""
@@ -197,15 +220,13 @@ class _Watch(TorchFunctionMode):
             )
         if name in _VALUES:
             self.refuse(place, READS_A_VALUE)
+        if name in _FROM_LISTS and any(isinstance(value, torch.Tensor) for value in _in_lists(args)):
+            self.refuse(place, f"{name} {_READS_NUMBERS}; write torch.stack, or use tensors as they are")
         changed = [keywords["out"]] if isinstance(keywords.get("out"), torch.Tensor) else []
         if args and _changes_its_argument(name, keywords):
             changed.append(args[0])
         if any(isinstance(tensor, torch.Tensor) and not _torch.is_functional(tensor) for tensor in changed):
-            self.refuse(
-                place,
-                f"{name} changes a tensor that is neither an input nor a state nor made from one; a "
-                "step may change nothing but its states: return it as one, or make a new tensor",
-            )
+            self.refuse(place, f"{name} {_CHANGES_ANOTHER}")
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         keywords = kwargs or {}
@@ -213,6 +234,11 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # of a property
             name = getattr(getattr(func, "__self__", None), "__name__", "")
+        elif (assigned := _torch.assigned_by(func)) is not None:
+            self.refuse(
+                place,
+                f"assigns .{assigned} of a tensor; a step may change nothing but its states: make a new tensor",
+            )
         if place:
             self.check(name, place, args, keywords)
             if name in _OF_THE_CALL and id(args[0]) in self.live and _asked_by_user(sys._getframe(1)):
@@ -232,7 +258,12 @@ class _Watch(TorchFunctionMode):
             rest, keywords = pytree.tree_map(self.leaf_for, (args[len(first) :], keywords))
             args = (*first, *rest)
         with _torch.written_at(place or module_frame(sys._getframe(1))):
-            result = func(*args, **keywords)
+            self.place = place
+            try:
+                result = func(*args, **keywords)
+            except Exception:  # a core that catches it may have learned of a size
+                self.reads_size_at = self.reads_size_at or place or None
+                raise
         for value in given:
             self.note(value)
         tracked = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
@@ -248,6 +279,27 @@ class _Watch(TorchFunctionMode):
             elif tracked and not value.requires_grad and value.is_floating_point():
                 self.flat.append(value)
         return result
+
+
+class _Numbers(_torch.TorchDispatchMode):
+    """Sees what torch does by itself with tensors that are no part of the recording, and refuses it."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if _torch.reads_a_number(func) and not _torch.is_functional(args[0]):
+            self.watch.refuse(
+                self.watch.place,
+                f"a function that takes a number {_READS_NUMBERS}; use one that takes tensors, such as "
+                "torch.where, or make it a number of Python",
+            )
+        for tensor in _torch.written_by(func, args, kwargs or {}):
+            if not _torch.is_functional(tensor):
+                name = func._schema.name.removeprefix("aten::")
+                self.watch.refuse(self.watch.place, f"{name} {_CHANGES_ANOTHER}")
+        return func(*args, **(kwargs or {}))
 
 
 def _as_tuple(returned: Any, core_name: str) -> tuple[torch.Tensor, ...]:
@@ -302,7 +354,11 @@ def record(
         with watch:
             for tensor in captured:
                 watch.note(tensor)
-            returned = _as_tuple(core(*watch.start(primals), *static), name)
+            with _Numbers(watch):
+                returned = core(*watch.start(primals), *static)
+            if watch.refused is not None:
+                raise watch.refused
+            returned = _as_tuple(returned, name)
             carrying = [i for i, value in enumerate(returned) if value.requires_grad]
             tangents = [torch.empty_like(returned[i]) for i in carrying]
             wanted = [p for p in primals if p.requires_grad]

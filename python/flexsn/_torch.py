@@ -8,7 +8,6 @@ a module keeps its hooks are watched in _reach.py.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import logging
 import types
@@ -32,6 +31,8 @@ from torch.autograd.graph import _engine_run_backward
 # Tracing must not see what is active around it: the modes of a compiler or a user, and the sizes and fake
 # tensors of a trace that a compiler is making. Nothing public turns them off (2.13).
 from torch._guards import tracing
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_off
 
@@ -122,18 +123,65 @@ def direct(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return op._op
 
 
+def reads_a_number(func: torch._ops.OpOverload) -> bool:
+    """Is this what torch calls where a function that takes a number is given a tensor?"""
+    return func is torch.ops.aten._local_scalar_dense.default
+
+
+def written_by(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors among its arguments, also in lists, that an operator writes to."""
+    written: list[Tensor] = []
+    if func._schema.is_mutable:
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                given = args[place] if place < len(args) else kwargs.get(argument.name)
+                written += [t for t in pytree.tree_leaves(given) if isinstance(t, Tensor)]
+    return written
+
+
 class _RealTensorsKept(TorchDispatchMode):
     """Refuses what would write to a tensor that has data; a fake mode alone runs it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            written = args[place] if place < len(args) else kwargs.get(argument.name)
-            if isinstance(written, torch.Tensor) and not isinstance(written, FakeTensor):
-                raise RuntimeError(f"{func} would write to a tensor of the caller's")
+        if any(not isinstance(written, FakeTensor) for written in written_by(func, args, kwargs)):
+            raise RuntimeError(f"{func} would write to a tensor of the caller's")
         return func(*args, **kwargs)
+
+
+def assigned_by(func: Any) -> str | None:
+    """The property of a tensor that this function assigns; none for other functions, and for requires_grad,
+    which tensors made in a step may have."""
+    if getattr(func, "__name__", "") not in ("__set__", "__delete__"):
+        return None
+    name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return None if name == "requires_grad" else name
+
+
+class _NothingAssigned(TorchFunctionMode):
+    """Refuses `tensor.data = ...` and the like, which no operator shows."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if (name := assigned_by(func)) is not None:
+            raise RuntimeError(f".{name} of a tensor would be assigned")
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def function_modes_off():
+    """Inside, no mode of a user's decides what torch's functions give. One that says on which device new
+    tensors are stays."""
+    taken = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    for mode in reversed(taken):
+        if isinstance(mode, DeviceContext):
+            torch._C._push_on_torch_function_stack(mode)
+    try:
+        yield
+    finally:
+        for _ in range(torch._C._len_torch_function_stack()):
+            torch._C._pop_torch_function_stack()
+        for mode in reversed(taken):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def run_without_data(
@@ -141,20 +189,22 @@ def run_without_data(
 ) -> Any:
     """What `function` returns for tensors like these, as to shapes and types; no number is drawn. It fails
     where it writes to other tensors, which stay as they are."""
-    with modes_off(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with modes_off(), function_modes_off(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(tensor) for tensor in tensors]
-        with _RealTensorsKept():
+        with _RealTensorsKept(), _NothingAssigned():
             return function(*fakes, *others)
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """The ATen graph of `function`, in-place ops made functional, on fake tensors: no data is touched."""
-    with tracing(None), modes_off(), node_notes.preserve_node_meta(), _quiet(), _parametrized_anew():
+    with (
+        tracing(None), modes_off(), function_modes_off(), node_notes.preserve_node_meta(), _quiet(),
+        _parametrized_anew(),
+    ):  # fmt: skip
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
         tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
         with _use_lazy_graph_module(True):
-            # torch's settings leave a variable for each patch in the context, so it is one that goes.
-            return contextvars.copy_context().run(tracer, *arguments)
+            return tracer(*arguments)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ._library import ops
 from ._listing import Listing
 from ._parameters import place_of, value_of
 from ._program import Program, program_of, run_program
-from ._reach import Reach, describe, difference
+from ._reach import describe
 from ._recording import Like, NoDerivative, Recorded, TraceError, record
 from ._unchanged import Unchanged
 
@@ -205,6 +206,19 @@ def trace(
 
     requires_grad: for each input and state; an input with False has no gradient. None: all that can have one.
     """
+    # torch's settings leave a variable for each patch of theirs in the context, so it is one that goes.
+    run = contextvars.copy_context().run
+    return run(_traced, core, inputs, states, captured, static, requires_grad)
+
+
+def _traced(
+    core: Callable,
+    inputs: Sequence[Like],
+    states: Sequence[Like],
+    captured: Sequence[torch.Tensor],
+    static: Sequence[Any],
+    requires_grad: Sequence[bool] | None,
+) -> Trace:
     name = describe(core)
     states = list(states)
     carry: Sequence[bool] | None = [True] * (len(inputs) + len(states))
@@ -247,6 +261,8 @@ def trace(
         if grown == states:
             break
         states = grown
+    if recorded.reads_size_at is None:
+        recorded.reads_size_at = unchanged.reach.catches or None
     listing = _list(recorded, likes, len(inputs), captured, name)
     listing, text = _free_of_shape(core, likes, listing, _text(listing), captured, static, carry)
     captured_places, prepare = program_of(listing)

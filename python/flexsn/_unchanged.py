@@ -10,8 +10,9 @@ import numpy
 import torch
 
 from ._contents import same_elements, same_items, same_members
+from ._differences import difference
 from ._elsewhere import kept_results
-from ._reach import Reach, describe, difference
+from ._reach import Reach, describe
 from ._recording import TraceError
 
 
@@ -57,6 +58,7 @@ class Unchanged:
     def restore(self) -> list[str]:
         """Puts back what was assigned or put into containers, and says what it was."""
         changed = [] if self.reach.current() else [difference(self.reach, Reach(self.core))]
+        self.reach.put_back()
         for thing, attributes, before in self.objects:
             for key in attributes.keys() | before.keys():
                 if attributes.get(key) is not before.get(key):

@@ -19,15 +19,17 @@ from torch.overrides import has_torch_function
 
 from ._checks import check_dense, check_plain, check_step_shape
 from ._connections import Connections, connected
+from ._differences import changed_values
 from ._interrupts import interrupts_held
 from ._library import ops
-from ._reach import Reach, changed_values, describe, follow
+from ._reach import Reach, describe, follow
 from ._torch import (
     constant_result, direct, has_saved_tensors_hooks, modes_off, size_hint, transform_around,
     under_grad_transform,
 )  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operator, Operators
+from ._values import plain_value
 
 _log = logging.getLogger("flexsn")
 _lock = threading.Lock()
@@ -88,11 +90,18 @@ def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
 _dtype = operator.attrgetter("dtype")
 
 
-def _fact(value: Any) -> Hashable:
-    """What a trace depends on of a static input."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape, value.requires_grad
-    return type(value), value
+def _facts(static: Sequence[Any], own: dict[int, int]) -> tuple[Hashable, ...]:
+    """What a trace depends on of static inputs. Which of them are one tensor, or one of the core's own, whose
+    places are given by id, belongs to it."""
+    if not static:
+        return ()
+    places = dict(own)
+    return tuple([
+        (value.dtype, value.shape, value.requires_grad, places.setdefault(id(value), len(places)))
+        if isinstance(value, Tensor)
+        else plain_value(value) or (type(value), value)
+        for value in static
+    ])  # fmt: skip
 
 
 class _Held(NamedTuple):
@@ -105,7 +114,7 @@ class _Held(NamedTuple):
     reach: Reach
     trace: Trace
     captured: list[Any]  #: tensors of the core that the kernel needs, None for static ones
-    num_own: int  #: captured tensors that are the core's
+    own: dict[int, int]  #: places of all captured tensors that are the core's, by id
     shape: tuple[int, ...] | None  #: of a step, where the core reads it
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
@@ -115,14 +124,14 @@ class _Held(NamedTuple):
             and inputs[0].dim() == self.dim
             and (None if states is None else tuple(map(_dtype, states))) == self.state_dtypes
             and (self.shape is None or _step_shape(inputs[0], 1) == self.shape)
-            and tuple(map(_fact, static)) == self.static
+            and _facts(static, self.own) == self.static
         )
 
     def with_static(self, static: Sequence[Any]) -> list[Tensor]:
         """The captured tensors, static inputs among them."""
         tensors = [value for value in static if isinstance(value, Tensor)]
         return [
-            tensors[place - self.num_own] if own is None else own
+            tensors[place - len(self.own)] if own is None else own
             for own, place in zip(self.captured, self.trace.captured)
         ]
 
@@ -204,9 +213,10 @@ class Fused:
         self._check(inputs, states)
         dtypes = tuple([t.dtype for t in inputs])
         state_dtypes = None if states is None else tuple([t.dtype for t in states])
-        facts = tuple([_fact(value) for value in static])
         reach = Reach(self.core)
         own = [place.get() for place in reach.tensors]
+        own_places = {id(tensor): place for place, tensor in enumerate(own)}
+        facts = _facts(static, own_places)
         captured = own + [value for value in static if isinstance(value, Tensor)]
         check_plain("captured tensor", captured)
         if _any_requires_grad(inputs, states or (), captured):
@@ -248,7 +258,7 @@ class Fused:
         # Tensors of the caller are not kept: they hold their own past.
         kept = [own[i] if i < len(own) else None for i in found.captured]
         # Another thread sees the old one or the new one, never half of each.
-        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, len(own), shape)
+        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, own_places, shape)
         return self._held
 
     def _make(
@@ -333,8 +343,9 @@ class Fused:
             fitting = False
         else:
             if has_torch_function(inputs) or (states and has_torch_function(states)):
-                check_plain("input", inputs)
-                check_plain("state", states or ())
+                for role, tensors in (("input", inputs), ("state", states or ())):
+                    check_dense(role, tensors)
+                    check_plain(role, tensors)
             held = self._held
             if held is None or not held.fits(inputs, states, static) or not held.reach.current():
                 held = self._find(inputs, states, static)

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from flexsn._closed import is_closed
-from flexsn._reach import Reach, describe, difference, source_of
+from flexsn._differences import difference
+from flexsn._reach import Reach, describe, source_of
 
 TAU = 2.0
 SHARED_WEIGHT = torch.ones(3)

@@ -175,3 +175,8 @@ def test_traces_that_are_refused_leave_nothing_in_torch() -> None:
 
     first = [refused() for _ in range(3)][-1]
     assert [refused() for _ in range(3)][-1] == first
+
+
+def test_a_description_that_is_cut_off_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="names a value, a place or a field that it does not have; take it as"):
+        ops.import_graph("core\tc\nstep\t2\nnode\tadd.Tensor")
