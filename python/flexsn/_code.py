@@ -46,6 +46,12 @@ def _key_of_globals(instructions: list[dis.Instruction], index: int) -> str | No
     return after[by_get].argval if is_key else None
 
 
+def _goes_on(instructions: list[dis.Instruction], index: int) -> bool:
+    """Does code go on after this end of a handler? Of `finally` it raises again; `with` has one of its own."""
+    before, after = instructions[index - 1].opname, instructions[index + 1].opname
+    return after != "RERAISE" and not (before == after == "POP_TOP")
+
+
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> Names:
     """Reads the names of a code object from its instructions."""
@@ -73,7 +79,7 @@ def names_of(code: types.CodeType) -> Names:
             attributes.add(each.argval)
             if each.argval in FILE_READS:
                 file_reads.setdefault(each.argval, each.positions.lineno or code.co_firstlineno)
-        elif each.opname == "PUSH_EXC_INFO" and instructions[index + 1].opname != "WITH_EXCEPT_START":
+        elif each.opname == "POP_EXCEPT" and _goes_on(instructions, index):
             catches = catches or each.positions.lineno or code.co_firstlineno
         elif each.opname == "MATCH_CLASS":
             attributes |= {"__match_args__", "__dict__"}  # which attributes it reads is said elsewhere
@@ -95,8 +101,6 @@ def names_of(code: types.CodeType) -> Names:
         elif isinstance(constant, tuple):
             # `case Config(alpha=a)` keeps the names of the attributes that it reads in a tuple.
             attributes.update(each for each in constant if isinstance(each, str))
-    if "suppress" in names or "suppress" in attributes:
-        catches = catches or code.co_firstlineno
     if "format" in attributes:  # "{0.name}".format(value)
         attributes.update(name for string in strings if "{" in string for name in _FIELDS.findall(string))
     return Names(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from ._reach import DEFAULT_DTYPE, Reach
+from ._reach import DEFAULT_DTYPE, HOOKS, Reach
 from ._values import CODE
 
 
@@ -20,6 +20,14 @@ def changed_values(before: Reach, after: Reach) -> str:
 def difference(before: Reach, after: Reach) -> str:
     """Says what changed between two reaches of a core, for example "self.alpha was 2.0 and is 3.0"."""
     return _changes(before, after, None) or "nothing changed"
+
+
+def changed_by_core(before: Reach, after: Reach) -> str:
+    """What a core changed, in words; "" where only hooks of its modules did, which may note what they see."""
+    if before.key == after.key:
+        return difference(before, after)
+    paths = {path for path, _ in (*before.key, *after.key) if HOOKS not in path}
+    return _changes(before, after, paths)
 
 
 def _changes(before: Reach, after: Reach, paths: Collection[str] | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ._parameters import TYPES, Parameters, place_of, type_name, value_of
-from ._recording import Recorded
+from ._recording import SHAPE_OF_DATA, Recorded
 from ._torch import schema_of
 
 
@@ -151,11 +151,7 @@ class Listing(Parameters):
             )
         value = value_of(node)
         if not all(isinstance(size, int) for size in value.shape):
-            self.fail(
-                node,
-                f"torch.{schema_name} gives a shape that depends on the data, but a step works on each "
-                'element alone; choose with torch.where, or use backend="torch"',
-            )
+            self.fail(node, f"torch.{schema_name} {SHAPE_OF_DATA}")
         self.check_numbers(call, schema)
         file, _, line = place_of(call).rpartition(":")
         arguments = [self.argument(a) for a in call.args]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import builtins
 import collections
+import contextlib
 import contextvars
 import enum
 import functools
@@ -46,7 +47,7 @@ from ._elsewhere import changing, is_file
 from ._recording import TraceError
 from ._values import CODE, Same, code_value, constant_value, plain_value
 
-__all__ = ["DEFAULT_DTYPE", "Place", "Reach", "Route", "describe", "follow", "source_of"]
+__all__ = ["DEFAULT_DTYPE", "HOOKS", "Place", "Reach", "Route", "describe", "follow", "source_of"]
 
 
 #: Steps from a core to a value: ("attr", name), ("item", key), ("cell", index) or ("global", name).
@@ -83,6 +84,8 @@ DEFAULT_DTYPE = "torch default dtype"
 _REFILLED = (
     list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter
 )  # fmt: skip
+#: in the path of what only a hook of a module reaches, which may note what it sees
+HOOKS = "_hooks["
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
 #: hooks that run for any module
 _HOOKS_OF_ALL_MODULES = [
@@ -328,7 +331,7 @@ class _Walk:
                 self._follow(functools.partial(self._open_object, value, value.__dict__, path, route))
         elif isinstance(value, type):
             self.lines.append((path, ("class", self._class(value, True, route) or Same(value))))
-            self._file(value)
+            self._closed_class(value, path)
         elif type(value) in (tuple, frozenset, torch.Size):
             # Whether two equal tuples are one object is Python's choice, so it is not written down.
             self._container(value, path, route)
@@ -504,7 +507,15 @@ class _Walk:
         elif (what := changing(value)) is not None:
             self.changing.setdefault(what, place)
         elif isinstance(value, type):
-            self._file(value)
+            self._closed_class(value, place)
+
+    def _closed_class(self, kind: type, place: str) -> None:
+        """Notes classes whose objects read files or attributes, or catch exceptions."""
+        self._file(kind)
+        if kind in (operator.attrgetter, operator.methodcaller):
+            self._named.add("attrgetter")
+        if kind is contextlib.suppress:
+            self.catches = self.catches or place
 
     def _modules_by_name(self, names: Collection[str], place: str) -> None:
         """Follows modules that code asks for by constant names; others cannot be told."""
@@ -615,7 +626,8 @@ class _Walk:
             for group in _HOOKS_OF_ALL_MODULES:
                 self._hooks(getattr(torch.nn.modules.module, group), f"torch.nn.modules.module.{group}")
         if attributes is not None:
-            self.objects.append((value, kind, attributes))
+            if HOOKS not in path:
+                self.objects.append((value, kind, attributes))
             self._follow(functools.partial(self._open_object, value, attributes, path, route))
             if closed_code_reads_it:
                 self._open_object(value, attributes, path, route, frozenset(), True)
@@ -628,7 +640,7 @@ class _Walk:
         self.lines.append((path, tuple(map(Same, hooks.values()))))
         self.contents.append(functools.partial(same_items, hooks, tuple(hooks), tuple(hooks.values())))
         for index, hook in enumerate(hooks.values()):
-            self._add(hook, f"{path}[{index}]", functools.partial(_itself, hook), None)
+            self._add(hook, f"{path.removesuffix('_hooks')}{HOOKS}{index}]", functools.partial(_itself, hook), None)
 
     def _container(self, value: Any, path: str, route: Route | None) -> None:
         kind = type(value)

@@ -27,6 +27,10 @@ READS_A_VALUE = (
 )
 
 
+SHAPE_OF_DATA = (
+    "gives a shape that depends on the data, but a step works on each element alone; choose with torch.where, "
+    'or use backend="torch"'
+)
 _WAY_OUT = 'use backend="torch"'
 
 
@@ -117,10 +121,10 @@ _OF_THE_CALL = {
 }  # fmt: skip
 #: functions that read nothing but the shape or type of other arguments than the first
 _LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
-_VALUES = {"item", "tolist", "is_nonzero", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
+_VALUES = {"item", "tolist", "is_nonzero", "equal", "allclose", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
 _PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
 #: functions that copy the numbers of tensors in a list, which no recording shows
-_FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
+_FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}
 
 
 def _changes_its_argument(name: str, keywords: dict[str, Any]) -> bool:
@@ -208,6 +212,11 @@ class _Watch(TorchFunctionMode):
         self.refused = self.refused or error
         raise error
 
+    def raise_refused(self) -> None:
+        """Raises what was refused, though the core has caught it."""
+        if self.refused is not None:
+            raise self.refused
+
     def check(self, name: str, place: str, args: Sequence[Any], keywords: dict[str, Any]) -> None:
         """Refuses what a recording could not show."""
         if name == "data":
@@ -220,7 +229,8 @@ class _Watch(TorchFunctionMode):
             )
         if name in _VALUES:
             self.refuse(place, READS_A_VALUE)
-        if name in _FROM_LISTS and any(isinstance(value, torch.Tensor) for value in _in_lists(args)):
+        listed = _in_lists((*args, *keywords.values())) if name in _FROM_LISTS else ()
+        if any(isinstance(value, torch.Tensor) for value in listed):
             self.refuse(place, f"{name} {_READS_NUMBERS}; write torch.stack, or use tensors as they are")
         changed = [keywords["out"]] if isinstance(keywords.get("out"), torch.Tensor) else []
         if args and _changes_its_argument(name, keywords):
@@ -261,8 +271,11 @@ class _Watch(TorchFunctionMode):
             self.place = place
             try:
                 result = func(*args, **keywords)
-            except Exception:  # a core that catches it may have learned of a size
-                self.reads_size_at = self.reads_size_at or place or None
+            except Exception as error:  # traced functions fail where others do not, and at sizes of their own
+                self.refused = self.refused or TraceError(
+                    f"{self.core_name}{f' ({place})' if place else ''} catches an error of torch.{name} "
+                    f"({type(error).__name__}), which depends on data or shapes; look at them outside the core"
+                )
                 raise
         for value in given:
             self.note(value)
@@ -271,6 +284,8 @@ class _Watch(TorchFunctionMode):
             if not isinstance(value, torch.Tensor):
                 continue
             self.note(value)
+            if not all(isinstance(size, int) for size in value.shape):
+                self.refuse(place, f"torch.{name} {SHAPE_OF_DATA}")
             if not self.no_derivative_at and type(value.grad_fn).__name__ == "NotImplemented":
                 self.no_derivative_at = place
             if live:
@@ -289,7 +304,7 @@ class _Numbers(_torch.TorchDispatchMode):
         self.watch = watch
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if _torch.reads_a_number(func) and not _torch.is_functional(args[0]):
+        if _torch.reads_a_number(func):
             self.watch.refuse(
                 self.watch.place,
                 f"a function that takes a number {_READS_NUMBERS}; use one that takes tensors, such as "
@@ -351,13 +366,11 @@ def record(
     watch = _Watch(name)
 
     def joint(*primals: torch.Tensor) -> list[torch.Tensor]:
-        with watch:
+        with watch, _Numbers(watch):
             for tensor in captured:
                 watch.note(tensor)
-            with _Numbers(watch):
-                returned = core(*watch.start(primals), *static)
-            if watch.refused is not None:
-                raise watch.refused
+            returned = core(*watch.start(primals), *static)
+            watch.raise_refused()
             returned = _as_tuple(returned, name)
             carrying = [i for i, value in enumerate(returned) if value.requires_grad]
             tangents = [torch.empty_like(returned[i]) for i in carrying]
@@ -371,6 +384,7 @@ def record(
             if carrying and (wanted or candidates):
                 watch.backward = True
                 grads = _torch.gradients([returned[i] for i in carrying], wanted + candidates, tangents)
+                watch.raise_refused()
         counts.update(
             returned=len(returned),
             carrying=carrying,

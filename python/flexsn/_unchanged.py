@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from ._contents import same_elements, same_items, same_members
-from ._differences import difference
+from ._differences import changed_by_core
 from ._elsewhere import kept_results
 from ._reach import Reach, describe
 from ._recording import TraceError
@@ -57,7 +57,8 @@ class Unchanged:
 
     def restore(self) -> list[str]:
         """Puts back what was assigned or put into containers, and says what it was."""
-        changed = [] if self.reach.current() else [difference(self.reach, Reach(self.core))]
+        words = "" if self.reach.current() else changed_by_core(self.reach, Reach(self.core))
+        changed = [words] if words else []
         self.reach.put_back()
         for thing, attributes, before in self.objects:
             for key in attributes.keys() | before.keys():

@@ -57,6 +57,9 @@ READ_AS_NUMBERS = {
     "a range": lambda x: x * torch.arange(0, SLOPE * 3, SLOPE)[1],
     "an index": lambda x: x * LEAKS[WHICH],
     "a list": lambda x: x * torch.tensor([SLOPE, SLOPE]),
+    "a list by keyword": lambda x: x * torch.tensor(data=[SLOPE, SLOPE]),
+    "of another type": lambda x: F.leaky_relu(x, SLOPE.double()),
+    "an index of another type": lambda x: x * LEAKS[SLOPE.long()],
 }
 
 
@@ -87,9 +90,65 @@ def guessed(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return x * factor, v
 
 
-def test_a_refusal_that_a_core_catches_is_raised_all_the_same() -> None:
-    with pytest.raises(TraceError, match="test_hidden_reads.py:.* reads the value of a tensor"):
-        fused(guessed)
+def counted(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    try:
+        factor = len(x.nonzero())
+    except Exception:
+        factor = 3.0
+    return x * factor, v
+
+
+@pytest.mark.parametrize(
+    "core, what", [(guessed, "reads the value of a tensor"), (counted, "torch.nonzero gives a shape that depends on")]
+)
+def test_a_refusal_that_a_core_catches_is_raised_all_the_same(core: Core, what: str) -> None:
+    with pytest.raises(TraceError, match=rf"test_hidden_reads.py:\d+\).* {what}"):
+        fused(core)
+
+
+class Leaning(torch.autograd.Function):
+    """A surrogate whose gradient has a slope."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return (x > 0).to(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return F.leaky_relu(-grad, SLOPE)
+
+
+class Guessing(Leaning):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        try:
+            return grad * float(SLOPE)
+        except Exception:
+            return grad
+
+
+@pytest.mark.parametrize(
+    "surrogate, what", [(Leaning, "reads the number that a tensor holds now"), (Guessing, "reads the value of")]
+)
+def test_gradients_read_no_numbers_of_tensors_either(surrogate: Any, what: str) -> None:
+    module = FlexSN(lambda x, v: (surrogate.apply(x), v), num_states=1)
+    with pytest.raises((TraceError, RuntimeError), match=what):
+        module(X.clone().requires_grad_()).sum().backward()
+
+
+def ended(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    try:
+        with torch.no_grad():
+            factor = x * 0.5
+    finally:
+        pass
+    return x + factor, v
+
+
+def test_a_core_that_catches_nothing_is_traced_once_for_all_shapes() -> None:
+    module = FlexSN(ended, num_states=1)
+    module(X)
+    assert not module._fused._held.trace.reads_size_at
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------
@@ -279,6 +338,17 @@ def test_backward_hooks_of_a_cores_modules_are_their_own() -> None:
     assert gradient(with_hook) == [[1.0, 0.25]]
     without.core.inner.register_full_backward_hook(lambda m, gi, go: tuple(g * 2 for g in gi))
     assert gradient(without) == [[2.0, 0.5]]
+
+
+def test_hooks_may_note_what_they_see() -> None:
+    seen: list[int] = []
+    module = FlexSN(Weighted(), num_states=1)
+    module.core.register_forward_hook(lambda m, i, o: seen.append(1))
+    hook = nn.modules.module.register_module_forward_hook(lambda m, i, o: seen.append(2))
+    try:
+        assert torch.equal(module(X), eager(Weighted()))
+    finally:
+        hook.remove()
 
 
 FACTOR = 1.0
