@@ -239,9 +239,7 @@ def _gives_modules(value: Any, parts: tuple[str, ...]) -> bool:
 
 def _may_be_called(value: Any) -> bool:
     """Is this, under a special name of a class, something that Python calls by itself?"""
-    return isinstance(value, (types.FunctionType, staticmethod, classmethod)) or (
-        callable(value) and not isinstance(value, type)
-    )
+    return isinstance(value, classmethod) or (callable(value) and not isinstance(value, type))
 
 
 # ---- the walk

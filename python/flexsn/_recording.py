@@ -121,7 +121,9 @@ _OF_THE_CALL = {
 }  # fmt: skip
 #: functions that read nothing but the shape or type of other arguments than the first
 _LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
-_VALUES = {"item", "tolist", "is_nonzero", "equal", "allclose", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
+_VALUES = {
+    "item", "tolist", "is_nonzero", "equal", "allclose", "__bool__", "__float__", "__int__", "__index__", "__complex__",
+}  # fmt: skip
 _PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
 #: functions that copy the numbers of tensors in a list, which no recording shows
 _FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}

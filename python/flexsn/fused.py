@@ -201,10 +201,15 @@ class Fused:
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
     ) -> Trace:
         """The trace for such arguments; it is made where there is none that still holds."""
+        return self._hold(inputs, states, static).trace
+
+    def _hold(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
+    ) -> _Held:
         held = self._held
-        if held is None or not held.fits(inputs, states, static) or not held.reach.current():
-            held = self._find(inputs, states, static)
-        return held.trace
+        if held is not None and held.fits(inputs, states, static) and held.reach.current():
+            return held
+        return self._find(inputs, states, static)
 
     def _find(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
@@ -346,9 +351,7 @@ class Fused:
                 for role, tensors in (("input", inputs), ("state", states or ())):
                     check_dense(role, tensors)
                     check_plain(role, tensors)
-            held = self._held
-            if held is None or not held.fits(inputs, states, static) or not held.reach.current():
-                held = self._find(inputs, states, static)
+            held = self._hold(inputs, states, static)
             found = held.trace
             captured = held.captured if not static else held.with_static(static)
             fitting = held.state_dtypes == found.state_dtypes
