@@ -1,5 +1,6 @@
 #include "cuda_body.h"
 
+#include "cuda_choices.h"
 #include "cuda_lines.h"
 #include "cuda_names.h"
 #include "ops.h"
@@ -19,7 +20,8 @@ class BodyEmitter {
         still_(graph_.nodes.size()),
         member_(graph_.nodes.size()),
         argument_(graph_.nodes.size(), -1),
-        names_(graph_.nodes.size()) {
+        names_(graph_.nodes.size()),
+        hidden_(hidden_choices(task)) {
     for (std::size_t i = 0; i < graph_.arguments.size(); ++i)
       argument_[at(graph_.arguments[i].value)] = static_cast<int>(i);
     find_needed();
@@ -126,8 +128,10 @@ class BodyEmitter {
         continue;
       std::string operands[max_arity];
       for (int i = 0; i < row_of(node.op).arity; ++i) operands[i] = used(node.operands[i], in_step);
-      lines_.line("const ", cuda_type(node.type), " ", names_[at(id)], " = ",
-                  cuda_expression(graph_, node, operands), ";");
+      lines_.line(
+          "const ", cuda_type(node.type), " ", names_[at(id)], " = ",
+          hidden_[at(id)] ? cuda_hidden(graph_, node, operands) : cuda_expression(graph_, node, operands),
+          ";");
       ++count;
     }
     return count;
@@ -194,6 +198,7 @@ class BodyEmitter {
   std::vector<bool> needed_, still_, member_;
   std::vector<int> argument_;  ///< of a node, else -1
   std::vector<std::string> names_, results_;
+  std::vector<bool> hidden_;
   bool has_once_ = false;
   CudaLines lines_;
 };

@@ -66,6 +66,8 @@ bool settles(const Node& node, bool largest) {
   return value == value && (value != 0 || std::signbit(value) == largest);
 }
 
+std::string minus(const std::string& value) { return value[0] == '-' ? value.substr(1) : "-" + value; }
+
 /// The spelling with its operands in place.
 std::string filled_in(std::string_view spelling, const std::string* operands, bool is_f32) {
   std::string out;
@@ -181,6 +183,18 @@ std::string cuda_expression(const Graph& graph, const Node& node, const std::str
                                     : *t == Type::i32 ? row.cuda.of_i32
                                                       : row.cuda.of_bool;
   return filled_in(spelling, operands, *t == Type::f32);
+}
+
+std::string cuda_hidden(const Graph& graph, const Node& node, const std::string* operands) {
+  // Even the choice itself is not safe beside -0, that of the opposite numbers is.
+  if (node.op == Op::select && is_float(node.type)) {
+    const std::string zero = cuda_constant(node.type, bits_of(node.type, -0.0));
+    if (operands[1] == zero || operands[2] == zero) {
+      const std::string opposite[] = {operands[0], minus(operands[1]), minus(operands[2])};
+      return join("-flexsn_hidden(", cuda_expression(graph, node, opposite), ")");
+    }
+  }
+  return join("flexsn_hidden(", cuda_expression(graph, node, operands), ")");
 }
 
 }  // namespace flexsn

@@ -61,5 +61,7 @@ inline bool is_natural(Mem mem) { return ir::natural_memory(value_type(mem)) == 
 
 /// An op of `graph` on operands as they stand in the text.
 std::string cuda_expression(const ir::Graph& graph, const ir::Node& node, const std::string* operands);
+/// The same, and the compiler does not see what it is: a choice, or a truth value as a number (cuda_choices).
+std::string cuda_hidden(const ir::Graph& graph, const ir::Node& node, const std::string* operands);
 
 }  // namespace flexsn

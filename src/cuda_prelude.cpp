@@ -24,6 +24,18 @@ __device__ __forceinline__ double flexsn_div(double a, double b) { return __ddiv
 __device__ __forceinline__ float flexsn_sqrt(float x) { return __fsqrt_rn(x); }
 __device__ __forceinline__ double flexsn_sqrt(double x) { return __dsqrt_rn(x); }
 )"},
+    {"flexsn_hidden", R"(
+// A value of which the compiler knows nothing: NVIDIA's assembler gives 0 for -0 where it chooses between the
+// constants -0 and 1 or -1, and where it negates a choice between 0 and those.
+__constant__ int flexsn_zero = 0;
+__device__ __forceinline__ int flexsn_hidden(int x) { return x ^ flexsn_zero; }
+__device__ __forceinline__ float flexsn_hidden(float x) {
+  return __int_as_float(flexsn_hidden(__float_as_int(x)));
+}
+__device__ __forceinline__ double flexsn_hidden(double x) {
+  return __hiloint2double(flexsn_hidden(__double2hiint(x)), __double2loint(x));
+}
+)"},
     {"flexsn_abs", R"(
 __device__ __forceinline__ int flexsn_abs(int x) { return x < 0 ? int(0u - unsigned(x)) : x; }
 )"},

@@ -15,6 +15,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __constant__ static
 #define __shared__ static  // blocks run one after another
 
 struct alignas(8) uint2 {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cuda_kernel.h"
+#include "cuda_modules.h"
 #include "gpu_memory.h"
 #include "param_sums.h"
 #include "plan_case.h"
@@ -134,6 +135,14 @@ TEST_F(CudaKernels, EveryTypeAndMapHasTheInterpretersBits) {
       expect_bits(lowered.plans.forward, join("plif ", name_of(type)), seed += 10);
       expect_bits(lowered.plans.backward, join("plif ", name_of(type)), seed += 10);
     }
+}
+
+// The assembler gives 0 for -0 in them unless the text prevents it.
+TEST_F(CudaKernels, ChoicesKeepTheSignOfZero) {
+  expect_bits(plan_of(choices().graph(), Kind::inference, {}), "choices", 1);
+  const Lowered lowered = lower(choices().graph(), {});
+  expect_bits(lowered.plans.forward, "choices, forward", 20);
+  expect_bits(lowered.plans.backward, "choices, backward", 40);
 }
 
 TEST_F(CudaKernels, AbsentGradientsTakePartInNothing) {

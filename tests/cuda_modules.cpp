@@ -98,6 +98,26 @@ std::vector<CudaCase> type_cases() {
   return cases;
 }
 
+Neuron choices() {
+  return neuron("choices", [](Step& s) {
+    auto x = s.input("x");
+    auto last = s.state("last");
+    s.output("carried", -last);
+    s.next(last, cast(x > 0.9, Type::f32));
+    s.output("minus", -cast(x > 0, Type::f32));
+    s.output("product", select(x > 0.1, 2.0, 0.0) * -0.5);
+    s.output("first", select(x > 0.2, -0.0, 1.0));
+    s.output("second", select(x > 0.3, -1.0, -0.0));
+    s.output("sign", -sign(x));
+    s.output("step", -select(x > 0.7, -1.0, 0.0));
+    s.output("both", -cast((x > 0.8) & (x < 2), Type::f32));
+    s.output("equal", -select(x == 1, x, 0.0));
+    s.output("count", -cast(cast(x > 0.4, Type::i32), Type::f32));
+    s.output("wide", -cast(cast(x > 0.5, Type::f64), Type::f32));
+    s.output("half", round_f16(-cast(x > 0.6, Type::f32)));
+  });
+}
+
 std::vector<CudaCase> odd_cases() {
   const Neuron odd = neuron("odd \"one\"\n#error\\", [](Step& s) {
     auto x = s.input("float"), drive = s.input("V", Mem::f16);
@@ -143,6 +163,8 @@ std::vector<CudaCase> odd_cases() {
   });
   add(cases, "plain", plan_of(plain.graph(), Kind::inference, {}), dice);
   add_training(cases, "plain", plain.graph(), {}, {}, dice);
+  add(cases, "choices", plan_of(choices().graph(), Kind::inference, {}), dice);
+  add_training(cases, "choices", choices().graph(), {}, {}, dice);
   return cases;
 }
 

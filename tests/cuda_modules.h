@@ -21,7 +21,9 @@ struct CudaCase {
 std::vector<CudaCase> neuron_cases(std::vector<std::string> names = {});
 /// Other types, and parameters of every map.
 std::vector<CudaCase> type_cases();
-/// A neuron with states of all types, indices, gates for each step, and names that C++ does not take.
+/// Choices between constants of which one is -0, or becomes it.
+Neuron choices();
+/// It, and a neuron with states of all types, indices, gates for each step, and names that C++ does not take.
 std::vector<CudaCase> odd_cases();
 /// For each type of value a step with all basic rows.
 std::vector<CudaCase> row_cases();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <regex>
 
 #include "cuda_modules.h"
 #include "error.h"
@@ -14,7 +15,7 @@ namespace {
 /// What a compilation gave.
 struct Compiled {
   bool fine = false;
-  std::string log;
+  std::string log, ptx;
 };
 
 /// NVRTC of the environment variable FLEXSN_NVRTC, else the one that CMake found.
@@ -37,7 +38,7 @@ class Nvrtc {
     Compiled result;
     if (function<int(void**, const char*, const char*, int, const char* const*, const char* const*)>(
             "nvrtcCreateProgram")(&program, text.c_str(), "kernel.cu", 0, nullptr, nullptr) != 0)
-      return {false, "no program"};
+      return {false, "no program", ""};
     const std::string arch = "--gpu-architecture=" + architecture;
     std::vector<const char*> options(std::begin(cuda_compile_options), std::end(cuda_compile_options));
     options.push_back(arch.c_str());
@@ -48,6 +49,11 @@ class Nvrtc {
     function<int(void*, std::size_t*)>("nvrtcGetProgramLogSize")(program, &size);
     result.log.resize(size);
     if (size > 0) function<int(void*, char*)>("nvrtcGetProgramLog")(program, result.log.data());
+    if (result.fine) {
+      function<int(void*, std::size_t*)>("nvrtcGetPTXSize")(program, &size);
+      result.ptx.resize(size);
+      function<int(void*, char*)>("nvrtcGetPTX")(program, result.ptx.data());
+    }
     function<int(void**)>("nvrtcDestroyProgram")(&program);
     return result;
   }
@@ -71,11 +77,21 @@ const Nvrtc& nvrtc() {
 
 constexpr const char* architectures[] = {"sm_75", "sm_80", "sm_90", "sm_100"};
 
+/// The first choice between the constants 1 or -1 and -0, for which the assembler gives 0 instead of -0; ""
+/// where there is none.
+std::string choice_of_negative_zero(const std::string& ptx) {
+  static const std::regex choice(
+      "selp\\.f32[^,]*,\\s*(0f[3B]F800000,\\s*0f80000000|0f80000000,\\s*0f[3B]F800000),[^;]*;");
+  std::smatch found;
+  return std::regex_search(ptx, found, choice) ? found.str() : "";
+}
+
 void expect_compiled(const CudaCase& one, const char* architecture) {
   const std::string text = one.module().text;
   const Compiled compiled = nvrtc().compile(text, architecture);
   ASSERT_TRUE(compiled.fine) << one.what << "\n" << compiled.log << "\n" << text;
   EXPECT_EQ(compiled.log.find("warning"), std::string::npos) << one.what << "\n" << compiled.log;
+  EXPECT_EQ(choice_of_negative_zero(compiled.ptx), "") << one.what << "\n" << text;
 }
 
 class CudaNvrtc : public testing::TestWithParam<int> {

@@ -2,7 +2,9 @@
 // outside the buffers.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+
 #include <sys/wait.h>
+#include <functional>
 
 #include <filesystem>
 #include <fstream>
@@ -463,6 +465,29 @@ __device__ __forceinline__ void leaky_step(const leaky_step_values& once, const 
 )";
   const std::string text = module_of(leaky, Kind::inference_final_state).text;
   EXPECT_NE(text.find(shown), std::string::npos) << text;
+}
+
+TEST(CudaText, ChoicesAreHiddenWhereTheyMayGiveTheOtherZeroAndOnlyThere) {
+  const auto hides = [](const std::function<Value(Value)>& core, bool carried = false) {
+    const Neuron neuron_of_core = neuron("some", [&](Step& s) {
+      auto state = s.state("state");
+      auto y = core(s.input("x"));
+      s.next(state, carried ? y : state + y);
+      s.output("y", y);
+    });
+    return module_of(neuron_of_core, Kind::inference).text.find("flexsn_hidden(") != std::string::npos;
+  };
+  const auto spike = [](Value x) { return cast(x > 1, Type::f32); };
+  EXPECT_FALSE(hides(spike));
+  EXPECT_FALSE(hides([&](Value x) { return x * (1 - spike(x)); }));
+  EXPECT_TRUE(hides([&](Value x) { return -spike(x) * x; }));
+  EXPECT_TRUE(hides([&](Value x) { return -(1 - spike(x)) * x; }));
+  EXPECT_TRUE(hides([](Value x) { return select(x > 4, -0.0, -1.0); }));
+  EXPECT_TRUE(hides([](Value x) { return -select(x == 1, x, 0.0); }));
+  EXPECT_FALSE(hides([](Value x) { return -select(x == 3, x, 0.0); }));
+  EXPECT_FALSE(hides([&](Value x) { return spike(x) * -3; }));
+  EXPECT_TRUE(hides(spike, true));  // the next step may negate it
+  EXPECT_EQ(module_of(neuron_named("lif"), Kind::inference).text.find("flexsn_hidden"), std::string::npos);
 }
 
 TEST(CudaText, NoKernelUsesAtomics) {

@@ -88,6 +88,21 @@ CORES = {
 }
 
 
+def choices(x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    spike = (x > 0.0).float()
+    product = torch.where(x > 0.1, 2.0, 0.0) * -0.5
+    equal = -torch.where(x == 1.0, x, 0.0)
+    return -spike, product, torch.where(x > 0.2, -0.0, 1.0), -torch.sign(x), equal, v + spike
+
+
+def test_choices_keep_the_sign_of_zero():
+    x = torch.randn(3, 500)
+    x[0, :4] = torch.tensor([0.0, -0.0, 1.0, -1.0])
+    here, there = (flexsn.FlexSN(choices, 1, 1, 5)(x.to(device)) for device in ("cpu", "cuda"))
+    for right, found in zip(here, there):
+        same(right, found)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 7, 8, 9, 27])
 @pytest.mark.parametrize("elements", [1, 255, 1024, 1003])
 @pytest.mark.parametrize("name", CORES)

@@ -195,3 +195,19 @@ def test_the_backend_refuses_tensors_on_the_cpu(monkeypatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(RuntimeError, match="runs on tensors of a GPU .*, found tensors on the CPU"):
         FlexSN(square, 1, 1, backend="triton_export")(torch.zeros(2, 3))
+
+
+def choices(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    spike = (x > 0.0).float()
+    product = torch.where(x > 0.1, 2.0, 0.0) * -0.5
+    equal = -torch.where(x == 1.0, x, 0.0)
+    return -spike, product, torch.where(x > 0.2, -0.0, 1.0), -torch.sign(x), equal, v + spike
+
+
+def test_choices_keep_the_sign_of_zero() -> None:
+    x = torch.randn(3, 500)
+    x[0, :4] = torch.tensor([0.0, -0.0, 1.0, -1.0])
+    right = FlexSN(choices, 1, 1, 5)(x)
+    found = FlexSN(choices, 1, 1, 5, backend="triton")(x.cuda())
+    for a, b in zip(right, found):
+        assert same_bits(a, b.cpu())
