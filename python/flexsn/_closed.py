@@ -73,7 +73,8 @@ REFLECTIVE = frozenset({
     "getattr", "hasattr", "getattr_static", "vars", "dir", "attrgetter", "methodcaller", "getmembers",
     "__dict__", "__getattribute__", "asdict", "astuple", "parameters", "named_parameters", "buffers",
     "named_buffers", "children", "named_children", "modules", "named_modules", "state_dict", "get_parameter",
-    "get_buffer", "get_submodule", "_parameters", "_buffers", "_modules",
+    "get_buffer", "get_submodule", "_parameters", "_buffers", "_modules", "__getstate__", "__reduce__",
+    "__reduce_ex__", "dumps",
 })  # fmt: skip
 
 # Methods that torch calls without the user's code naming them.

@@ -11,7 +11,11 @@ from typing import NamedTuple
 _FIELDS = re.compile(r"\.([^\W\d]\w*)")
 _GLOBAL_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTE_LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
+_TEXT_OF_VALUES = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"})
 _OF_A_CALL = frozenset({"PUSH_NULL", "PRECALL", "CALL"})
+_FORMATS = frozenset({"format", "format_map", "vformat"})
+#: what Python calls where a value is put into a text
+_TEXT_METHODS = frozenset({"__repr__", "__str__", "__format__"})
 #: methods of paths and of open files that tell what a disk holds
 FILE_READS = frozenset({
     "read_text", "read_bytes", "read", "readline", "readlines", "readinto", "getvalue", "open", "stat",
@@ -77,10 +81,14 @@ def names_of(code: types.CodeType) -> Names:
             dotted.setdefault(tuple(parts), each.positions.lineno or code.co_firstlineno)
         elif each.opname in _ATTRIBUTE_LOADS:
             attributes.add(each.argval)
+            if each.argval in _FORMATS and instructions[index - 1].opname != "LOAD_CONST":
+                attributes.add("__dict__")  # which attributes it reads is said elsewhere
             if each.argval in FILE_READS:
                 file_reads.setdefault(each.argval, each.positions.lineno or code.co_firstlineno)
         elif each.opname == "POP_EXCEPT" and _goes_on(instructions, index):
             catches = catches or each.positions.lineno or code.co_firstlineno
+        elif each.opname in _TEXT_OF_VALUES or (each.opname == "BINARY_OP" and each.argrepr == "%"):
+            attributes |= _TEXT_METHODS
         elif each.opname == "MATCH_CLASS":
             attributes |= {"__match_args__", "__dict__"}  # which attributes it reads is said elsewhere
         elif each.opname == "IMPORT_NAME":
@@ -101,7 +109,9 @@ def names_of(code: types.CodeType) -> Names:
         elif isinstance(constant, tuple):
             # `case Config(alpha=a)` keeps the names of the attributes that it reads in a tuple.
             attributes.update(each for each in constant if isinstance(each, str))
-    if "format" in attributes:  # "{0.name}".format(value)
+    if not {"repr", "str", "ascii", *_FORMATS}.isdisjoint(attributes | names.keys()):
+        attributes |= _TEXT_METHODS
+    if not _FORMATS.isdisjoint(attributes):  # "{0.name}".format(value)
         attributes.update(name for string in strings if "{" in string for name in _FIELDS.findall(string))
     return Names(
         tuple(names),

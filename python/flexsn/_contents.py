@@ -33,10 +33,6 @@ def same_bytes(now: array.array | bytearray, content: bytes) -> bool:
     return bytes(now) == content
 
 
-def same_length(now: Collection[Any], length: int) -> bool:
-    return len(now) == length
-
-
 def still_reads(read: Callable[[], Any], value: Any) -> bool:
     return read() is value
 

@@ -33,7 +33,7 @@ _CHANGING = {
     "time": "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns "
     "thread_time thread_time_ns localtime gmtime ctime asctime strftime clock_gettime clock_gettime_ns",
     "datetime": "datetime.now datetime.utcnow datetime.today date.today",
-    "os": "urandom getpid getppid times getcwd listdir scandir stat open read popen system getloadavg "
+    "os": "urandom getrandom getpid getppid times getcwd listdir scandir stat open read popen system getloadavg "
     "walk access path.exists path.lexists path.isfile path.isdir path.getsize path.getmtime",
     "glob": "glob iglob",
     "random": "Random SystemRandom",
@@ -47,8 +47,9 @@ _CHANGING = {
     "threading": "get_ident get_native_id current_thread active_count enumerate",
     "subprocess": "run call check_call check_output getoutput",
     "decimal": "getcontext",
-    "numpy": "load loadtxt genfromtxt fromfile geterr random.default_rng random.Generator random.RandomState",
-    "torch": "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
+    "numpy": "load loadtxt genfromtxt fromfile geterr random.default_rng random.Generator random.RandomState "
+    "random.SeedSequence random.MT19937 random.PCG64 random.PCG64DXSM random.Philox random.SFC64",
+    "torch": "Generator is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
     "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load are_deterministic_algorithms_enabled "
     "get_deterministic_debug_mode get_float32_matmul_precision is_anomaly_enabled get_default_device",
 }
@@ -83,7 +84,7 @@ def changing(value: Any) -> str | None:
         return f"object.{value.__name__}, where a thing lies"
     if isinstance(value, collections.abc.Iterator) and type(value).__module__ in ("builtins", "itertools"):
         return f"an iterator ({type(value).__name__})"
-    if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
+    if isinstance(value, _GENERATORS):
         own = value is getattr(random.random, "__self__", None) or value is _numpy_generator()
         return None if own else f"a generator of random numbers ({type(value).__name__})"
     if isinstance(value, _HOLDERS):
@@ -92,6 +93,11 @@ def changing(value: Any) -> str | None:
         return f"memory that Python does not watch ({type(value).__name__})"
     return None
 
+
+_GENERATORS = (
+    random.Random, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator,
+    numpy.random.SeedSequence, torch.Generator,
+)  # fmt: skip
 
 #: objects of torch and of the standard library that are there to hold something else later
 _HOLDERS = (

@@ -40,7 +40,7 @@ from ._closed import (
 )  # fmt: skip
 from ._code import Names, names_of
 from ._contents import (
-    EMPTY, cell_content, context_content, same_array, same_bytes, same_elements, same_items, same_length,
+    EMPTY, cell_content, context_content, same_array, same_bytes, same_elements, same_items,
     same_members, slot_content, still_reads,
 )  # fmt: skip
 from ._elsewhere import changing, is_file
@@ -99,7 +99,7 @@ class Reach:
 
     __slots__ = (
         "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "catches", "hashes", "_absent",
-        "_cells", "_contents", "_default_dtype", "_functions", "_held", "_plain", "_tensor_facts",
+        "_cells", "_contents", "_default_dtype", "_functions", "_held", "_lengths", "_plain", "_tensor_facts",
     )  # fmt: skip
 
     key: Hashable
@@ -137,6 +137,7 @@ class Reach:
         self._cells = tuple(walk.cells)
         self._functions = tuple(walk.functions)
         self.objects = tuple(walk.objects)
+        self._lengths = tuple(walk.lengths)
         self._contents = tuple(walk.contents)
         self.containers = tuple(walk.containers)
         self._tensor_facts = tuple(walk.tensor_facts)
@@ -162,6 +163,9 @@ class Reach:
                     return False
             for holder, name in self._absent:
                 if name in holder:
+                    return False
+            for holder, length in self._lengths:
+                if len(holder) != length:
                     return False
             for thing, kind, attributes in self.objects:
                 if thing.__class__ is not kind or thing.__dict__ is not attributes:
@@ -237,6 +241,11 @@ def _gives_modules(value: Any, parts: tuple[str, ...]) -> bool:
     return value is sys.modules or value is importlib.import_module or value is builtins.__import__
 
 
+def _slots_of(kind: type) -> list[types.MemberDescriptorType]:
+    members = (member for base in kind.__mro__ for member in base.__dict__.values())
+    return [member for member in members if type(member) is types.MemberDescriptorType]
+
+
 def _may_be_called(value: Any) -> bool:
     """Is this, under a special name of a class, something that Python calls by itself?"""
     return isinstance(value, classmethod) or (callable(value) and not isinstance(value, type))
@@ -264,6 +273,7 @@ class _Walk:
         self.functions: list[tuple[types.FunctionType, types.CodeType, Any, Any]] = []
         self.objects: list[tuple[Any, type, dict[str, Any]]] = []
         self.tensor_facts: list[tuple[Any, ...]] = []
+        self.lengths: list[tuple[Collection[Any], int]] = []
         self.contents: list[Callable[[], bool]] = []
         self.containers: list[list | dict | set] = []
 
@@ -324,9 +334,11 @@ class _Walk:
                 self.plain_routes.append((route, value))
             if isinstance(value, enum.Enum):
                 self._hold(value.__dict__, "_value_", f"{path}.value", None)
-            if getattr(value, "__dict__", None) is not None and not is_closed_class(type(value)):
+            if not is_closed_class(type(value)):
                 self._class(type(value))
-                self._follow(functools.partial(self._open_object, value, value.__dict__, path, route))
+                self._slots(value, path, route)
+                if (attributes := getattr(value, "__dict__", None)) is not None:
+                    self._follow(functools.partial(self._open_object, value, attributes, path, route))
         elif isinstance(value, type):
             self.lines.append((path, ("class", self._class(value, True, route) or Same(value))))
             self._closed_class(value, path)
@@ -431,7 +443,7 @@ class _Walk:
                 self._hold(keyword_defaults, name, f"default {name}{of_path}", way)
         if not closed:
             self._scope(names_of(code), scope, code.co_filename, of_path, route)
-        if function.__dict__:
+        if function.__dict__ or not closed:
             self._follow(functools.partial(self._open_object, function, function.__dict__, path, route))
 
     def _scope(
@@ -463,7 +475,9 @@ class _Walk:
                     self._closed_read(value, (parts[0], string), f"{file}:{line}")
             if _gives_modules(value, parts):
                 known = names.strings | ({scope.get("__name__")} if "__name__" in names.globals else set())
-                self._modules_by_name(known, f"{file}:{line}")
+                for module in self._modules_by_name(known, f"{file}:{line}"):
+                    for attribute in names.attributes:
+                        self._closed_read(module, (module.__name__, attribute), f"{file}:{line}")
         for level, name in names.imports:
             if level:
                 name = importlib.util.resolve_name("." * level + name, scope.get("__package__") or "")
@@ -515,13 +529,14 @@ class _Walk:
         if kind is contextlib.suppress:
             self.catches = self.catches or place
 
-    def _modules_by_name(self, names: Collection[str], place: str) -> None:
-        """Follows modules that code asks for by constant names; others cannot be told."""
+    def _modules_by_name(self, names: Collection[str], place: str) -> list[types.ModuleType]:
+        """Follows modules that code asks for by constant names, and gives them; others cannot be told."""
         found = sorted(name for name in names if name in sys.modules)
         for name in found:
             self._hold(sys.modules, name, f"import {name}", None)
         if not found:
             self.changing.setdefault("modules by name", place)
+        return [sys.modules[name] for name in found]
 
     def _file(self, value: Any) -> None:
         """Notes what is read of a path or an open file."""
@@ -582,6 +597,10 @@ class _Walk:
             if issubclass(kind, torch.autograd.Function):
                 route = None  # Dynamo reads no attributes of these
             self._follow(functools.partial(self._open_class, kind, path, route))
+            if issubclass(kind, enum.Enum):
+                for name in kind.__members__:  # which are also found by their values
+                    read = functools.partial(operator.getitem, kind.__members__, name)
+                    self._add(read(), f"{path}.{name}", read, None)
         if constructed:
             for name in sorted(CONSTRUCTORS & kind.__dict__.keys()):
                 self._hold(kind.__dict__, name, f"{path}.{name}", None, kind)
@@ -598,26 +617,18 @@ class _Walk:
             self.lines.append((path, (what, Same(value))))
             return
         attributes = getattr(value, "__dict__", None)
-        slots = [
-            member
-            for base in kind.__mro__
-            for member in base.__dict__.values()
-            if type(member) is types.MemberDescriptorType
-        ]
         closed_code_reads_it = any(
             base not in TRANSPARENT_BASES and is_closed_class(base) and not is_class_of_flexsn(base)
             for base in kind.__mro__
         )
         all_in_view = has_elements or is_followed
-        if attributes is not None or slots:
+        if attributes is not None or _slots_of(kind):
             all_in_view = all_in_view or not closed_code_reads_it
         identity = () if all_in_view else (Same(value),)
         self.lines.append((path, (what, self._class(kind) or Same(kind), *identity)))
         if has_elements:
             self._container(value, path, route)
-        for slot in slots:
-            read = functools.partial(slot_content, slot, value)
-            self._watch(f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
+        self._slots(value, path, route)
         if isinstance(value, torch.nn.Module):
             for group in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
                 self._hooks(attributes[group], f"{path}.{group}")
@@ -629,6 +640,11 @@ class _Walk:
             self._follow(functools.partial(self._open_object, value, attributes, path, route))
             if closed_code_reads_it:
                 self._open_object(value, attributes, path, route, frozenset(), True)
+
+    def _slots(self, value: Any, path: str, route: Route | None) -> None:
+        for slot in _slots_of(type(value)):
+            read = functools.partial(slot_content, slot, value)
+            self._watch(f"{path}.{slot.__name__}", read, _then(route, "attr", slot.__name__))
 
     def _hooks(self, hooks: dict[int, Any], path: str) -> None:
         """Hooks of modules, which run with the step and are the same only where they are the same objects."""
@@ -762,7 +778,7 @@ class _Walk:
         place = (id(holder if owner is None else owner), "")
         if place not in self._guarded:
             self._guarded.add(place)
-            self.contents.append(functools.partial(same_length, holder, len(holder)))
+            self.lengths.append((holder, len(holder)))
 
     def _hold_absence(self, holder: Any, name: str, owner: Any = None) -> None:
         """Guards that a dict gets nothing under a name, which would hide what is found elsewhere."""

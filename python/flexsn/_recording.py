@@ -110,10 +110,10 @@ _CHANGING = {"__setitem__", "__delitem__"} | {
     f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 }
 _HARMLESS = {"requires_grad_", "share_memory_"}
-_SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes", "__iter__"} | {
+_SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes", "__iter__", "sym_size", "sym_numel"} | {
     name for name in dir(torch.Tensor) if name.endswith(("split", "chunk", "unbind"))
 }
-#: what a kernel cannot know of its inputs and states: how they came to be and how they lie in memory
+#: what a kernel cannot know of tensors: how they came to be and how they lie in memory
 _OF_THE_CALL = {
     "requires_grad", "is_leaf", "grad_fn", "grad", "retains_grad", "is_inference", "is_contiguous", "stride",
     "storage_offset", "storage", "untyped_storage", "data_ptr", "is_set_to", "is_shared", "is_pinned",
@@ -243,7 +243,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         keywords = kwargs or {}
         place = user_frame(sys._getframe(1))
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of torch.ops
         if name == "__get__":  # of a property
             name = getattr(getattr(func, "__self__", None), "__name__", "")
         elif (assigned := _torch.assigned_by(func)) is not None:
@@ -253,7 +253,8 @@ class _Watch(TorchFunctionMode):
             )
         if place:
             self.check(name, place, args, keywords)
-            if name in _OF_THE_CALL and id(args[0]) in self.live and _asked_by_user(sys._getframe(1)):
+            known = name == "requires_grad" and id(args[0]) not in self.live  # guarded with the trace
+            if name in _OF_THE_CALL and not known and _asked_by_user(sys._getframe(1)):
                 self.refuse(
                     place,
                     f"reads .{name} of a tensor, which is not the same in every call, but a step is traced "

@@ -10,6 +10,7 @@ import glob
 import inspect
 import operator
 import os
+import pickle
 import random
 import secrets
 import sys
@@ -402,12 +403,50 @@ class Choice(enum.Enum):
     LIST = [1.0]
 
 
+class Weight(enum.Enum):
+    HEAVY = 7
+
+    def __init__(self, value: int) -> None:
+        self.scale = 1.0
+
+
+class Slotted(float):
+    __slots__ = ("scale",)
+
+
+class Written:
+    scale = 1.0
+
+    def __repr__(self) -> str:
+        return str(self.scale)
+
+
+class Swallowing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *problem: object) -> bool:
+        return True
+
+
 def tried(holder: Any) -> Callable[[], float]:
     def read() -> float:
         try:
             return holder.later
         except AttributeError:
             return 1.0
+
+    return read
+
+
+def swallowed(holder: Any) -> Callable[[], float]:
+    manager = Swallowing()
+
+    def read() -> float:
+        found = 1.0
+        with manager:
+            found = holder.later
+        return found
 
     return read
 
@@ -435,6 +474,10 @@ def cases() -> dict[str, tuple[Callable[[], float], Callable[[], Any]]]:
     partly, getter, bound = functools.partial(getattr, config), operator.attrgetter("alpha"), config.__getattribute__
     module.__getattr__ = lambda name: HERE.FACTOR
     plain = types.ModuleType("plain_module")
+    slotted, written, pattern, bare = Slotted(1.0), Written(), "{0.alpha}", lambda: None
+    slotted.scale = 1.0
+    heavy = functools.partial(setattr, Weight.HEAVY, "scale", 5.0)
+    scale = functools.partial(setattr, written, "scale", 5.0)
     alpha = functools.partial(setattr, config, "alpha", 5.0)
     factor = functools.partial(setattr, HERE, "FACTOR", 5.0)
     return {
@@ -458,6 +501,20 @@ def cases() -> dict[str, tuple[Callable[[], float], Callable[[], Any]]]:
         "getattr_static": (lambda: inspect.getattr_static(config, "alpha"), alpha),
         "str.format": (lambda: float("{0.alpha}".format(config)), alpha),
         "a number's attribute": (lambda: number.alpha, lambda: setattr(number, "alpha", 5.0)),
+        "a function's attribute": (lambda: getattr(bare, "later", 1.0), lambda: setattr(bare, "later", 5.0)),
+        "absent in a function": (tried(bare), lambda: setattr(bare, "later", 5.0)),
+        "absent under a swallowing manager": (swallowed(config), lambda: setattr(config, "later", 5.0)),
+        "a member by its value": (lambda: Weight(7).scale, heavy),
+        "a member by its name": (lambda: Weight["HEAVY"].scale, heavy),
+        "all members": (lambda: sum(member.scale for member in Weight), heavy),
+        "a number's slot": (lambda: slotted.scale, lambda: setattr(slotted, "scale", 5.0)),
+        "repr": (lambda: float(repr(written)), scale),
+        "str": (lambda: float(str(written)), scale),
+        "an f-string": (lambda: float(f"{written}"), scale),
+        "the percent sign": (lambda: float("%s" % written), scale),
+        "a format from elsewhere": (lambda: float(pattern.format(config)), alpha),
+        "__getstate__": (lambda: config.__getstate__()["alpha"], alpha),
+        "pickle": (lambda: pickle.loads(pickle.dumps(config)).__dict__["alpha"], alpha),
         "a member's list": (lambda: Choice.LIST.value[0], lambda: Choice.LIST.value.__setitem__(0, 5.0)),
     }
 
@@ -467,6 +524,7 @@ def undone():
     yield
     HERE.FACTOR, Made.scale = 1.0, 1.0
     Choice.LIST.value[0] = 1.0
+    Weight.HEAVY.scale = 1.0
     builtins.__dict__.pop("SOMETHING_LATER", None)
 
 
@@ -482,6 +540,7 @@ def test_what_changes_is_seen_however_it_is_read(way: str, undone: None) -> None
 
 
 OBJECTS = numpy.array([Config()], dtype=object)
+BITS, GENERATOR = numpy.random.PCG64(), torch.Generator()
 
 
 @pytest.mark.parametrize(
@@ -496,6 +555,13 @@ OBJECTS = numpy.array([Config()], dtype=object)
         (lambda: float(os.access(".", os.R_OK)), "os.access"),
         (lambda: len(torch.get_float32_matmul_precision()), "torch.get_float32_matmul_precision"),
         (lambda: len(numpy.geterr()), "numpy.geterr"),
+        (lambda: os.getrandom(1)[0], "os.getrandom"),
+        (lambda: numpy.random.PCG64().random_raw() % 7, "numpy.random.PCG64"),
+        (lambda: numpy.random.SeedSequence().entropy % 7, "numpy.random.SeedSequence"),
+        (lambda: BITS.random_raw() % 7, r"a generator of random numbers \(PCG64\)"),
+        (lambda: torch.Generator().seed() % 7, "torch.Generator"),
+        (lambda: GENERATOR.initial_seed() % 7, r"a generator of random numbers \(Generator\)"),
+        (lambda: __import__("time").time_ns() % 7, "time.time_ns"),
         (lambda: len(OBJECTS[0].__dict__), r"an array of objects \(NumPy\)"),
     ],
 )
@@ -503,3 +569,15 @@ def test_what_may_be_another_thing_at_each_call_is_refused(read: Callable[[], fl
     with pytest.raises(TraceError, match=f"reads .*{what}, which may be something else at each call"):
         fused(lambda x, v: (x * read(), v))
     assert torch.isfinite(eager(lambda x, v: (x * read(), v))).all()
+
+
+@pytest.mark.parametrize("name", ["_version", "data_ptr()", "stride()", "grad", "is_leaf"])
+def test_how_a_captured_tensor_came_to_be_or_lies_in_memory_cannot_be_read(name: str) -> None:
+    core = eval(f"lambda x, v: (x * float(LEAKS.{name} is None), v)", {"LEAKS": LEAKS})
+    with pytest.raises(TraceError, match=rf"reads \.{name.removesuffix('()')} of a tensor, which is not the same"):
+        fused(core)
+
+
+def test_sizes_are_seen_through_operators_too() -> None:
+    with pytest.raises(TraceError, match="it reads the shape of a tensor"):
+        fused(lambda x, v: (x * torch.ops.aten.sym_size.int(x, 0), v))
