@@ -110,6 +110,21 @@ def between_events(call: Callable[[], object], repeats: int = 30) -> float:
     return statistics.median(times[3:])
 
 
+def queued(call: Callable[[], object], repeats: int = 30) -> float:
+    """The same where calls are queued one behind the other, as in a training, and the device need not wait."""
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats + 3)]
+    for start, end in pairs:
+        start.record()  # makes the event, which takes longer than to use it
+        end.record()
+    torch.cuda.synchronize()
+    for start, end in pairs:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in pairs[3:])
+
+
 def wall_clock(call: Callable[[], object], number: int = 200) -> float:
     """Milliseconds of one of many calls in a row."""
     for _ in range(10):
@@ -221,24 +236,27 @@ def calls(table: Table, bandwidth: float, compiled: bool) -> None:
     ):
         x, grad = data(steps, elements)
         size = f"{steps} x {elements}"
-        ours = between_events(training(fused(lif), x, grad))
+        call = training(fused(lif), x, grad)
+        ours, in_a_row = between_events(call), queued(call)
         floor = 5 * x.nbytes / bandwidth * 1e3
         goal = 0.78 if (steps, elements) == (8, 4194304) else None
-        table.at_least(f"training through FlexSN {size}, of the floor", goal, floor / ours, ms=ours)
+        table.at_least(
+            f"training through FlexSN {size}, of the floor", goal, floor / ours, ms=ours, queued_ms=in_a_row
+        )
         if peer is not None:
-            theirs = between_events(training(peer, x, grad))
-            table.at_least(
-                f"training {size} against SpikingJelly", against_peer, theirs / ours, "x", ms=theirs
-            )
+            call = training(peer, x, grad)
+            theirs, in_a_row = between_events(call), queued(call)
+            work = f"training {size} against SpikingJelly"
+            table.at_least(work, against_peer, theirs / ours, "x", ms=theirs, queued_ms=in_a_row)
         if steps > 8:
             continue
         eager = between_events(training(loop, x, grad), 10)
         table.at_least(f"training {size} against eager", None, eager / ours, "x", ms=eager)
         if compiled:
-            theirs = between_events(training(torch.compile(loop), x, grad))
-            table.at_least(
-                f"training {size} against torch.compile", against_compile, theirs / ours, "x", ms=theirs
-            )
+            call = training(torch.compile(loop), x, grad)
+            theirs, in_a_row = between_events(call), queued(call)
+            work = f"training {size} against torch.compile"
+            table.at_least(work, against_compile, theirs / ours, "x", ms=theirs, queued_ms=in_a_row)
     x, grad = data(8, 32768)
     call = fused(lif)
     smallest = wall_clock(training(lambda x: x * 2, x, grad)) * 1e3
