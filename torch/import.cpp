@@ -404,9 +404,14 @@ class Importer : public AtenCall {
       return constant(graph_, Type::b1, op == Op::isfinite ? 1 : 0);
     if (!is_float(type_) && (op == Op::floor || op == Op::ceil || op == Op::trunc || op == Op::round))
       return values[0];
+    if (type_ == Type::b1 && op == Op::sign) return values[0];
     if (type_ == Type::b1 && (op == Op::add || op == Op::maximum)) op = Op::bit_or;
     if (type_ == Type::b1 && (op == Op::mul || op == Op::minimum)) op = Op::bit_and;
-    return apply(op, values, row_of(op).arity);
+    const Row& row = row_of(op);
+    Type types[max_arity] = {};
+    for (int i = 0; i < row.arity; ++i) types[i] = values[i].type();
+    if (!result_type(row, types)) fail("is given types that it does not take: ", type_mismatch(row, types));
+    return apply(op, values, row.arity);
   }
 
   [[noreturn]] void refuse() const {

@@ -245,7 +245,7 @@ _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
 def _differs(a: Tensor, b: Tensor, rounding: float) -> Tensor:
     """Where two results differ by more than rounding, which is measured beside a value of 1."""
-    if not a.is_floating_point():
+    if not (a.is_floating_point() and b.is_floating_point()):
         return a != b
     allowed = rounding * b.abs().clamp(min=1.0)
     return ~(((a - b).abs() <= allowed) | (a == b) | (a.isnan() & b.isnan()))

@@ -11,6 +11,9 @@ from ._reach import DEFAULT_DTYPE, HOOKS, Reach
 from ._values import CODE
 
 
+NOTHING = "nothing changed"
+
+
 def changed_values(before: Reach, after: Reach) -> str:
     """Says which plain values changed; "" where none did, whatever else is another."""
     both = (before._plain.keys() & after._plain.keys()) - {DEFAULT_DTYPE}
@@ -19,7 +22,7 @@ def changed_values(before: Reach, after: Reach) -> str:
 
 def difference(before: Reach, after: Reach) -> str:
     """Says what changed between two reaches of a core, for example "self.alpha was 2.0 and is 3.0"."""
-    return _changes(before, after, None) or "nothing changed"
+    return _changes(before, after, None) or NOTHING
 
 
 def changed_by_core(before: Reach, after: Reach) -> str:

@@ -141,7 +141,7 @@ CUT = "flexsn: cut"
 
 _CHANGES_ANOTHER = (
     "changes a tensor that is neither an input nor a state nor made from one; a step may change nothing but "
-    "its states: return it as one, or make a new tensor"
+    "its states: return it as one, or make a new tensor (y = y * 2 instead of y *= 2)"
 )
 _READS_NUMBERS = "reads the number that a tensor holds now, which a kernel would keep"
 
@@ -234,6 +234,11 @@ class _Watch(TorchFunctionMode):
         listed = _in_lists((*args, *keywords.values())) if name in _FROM_LISTS else ()
         if any(isinstance(value, torch.Tensor) for value in listed):
             self.refuse(place, f"{name} {_READS_NUMBERS}; write torch.stack, or use tensors as they are")
+        if name in ("__imul__", "mul_", "multiply_"):  # torch's own check is left out where it runs without data
+            given = torch.result_type(args[0], args[1] if len(args) > 1 else keywords["other"])
+            if not torch.can_cast(given, args[0].dtype):
+                was, now = (str(dtype).removeprefix("torch.") for dtype in (args[0].dtype, given))
+                self.refuse(place, f"{name} gives {now}, which a tensor of {was} cannot hold; make a new tensor")
         changed = [keywords["out"]] if isinstance(keywords.get("out"), torch.Tensor) else []
         if args and _changes_its_argument(name, keywords):
             changed.append(args[0])

@@ -187,6 +187,14 @@ def _reaches(listing: Listing) -> Reaches | None:
     return Reaches(tuple(map(frozenset, reaches)), frozenset(partly)) if partly else None
 
 
+def _narrower_state(name: str, place: int, dtype: torch.dtype, returned: torch.dtype) -> TypeError:
+    was, now = (str(each).removeprefix("torch.") for each in (dtype, returned))
+    return TypeError(
+        f"{name} takes state {place} as {was} and returns it as {now}, in which torch would compute the next step; "
+        f"return it as it came, by .to({dtype}), or start it as {now} (init_states, .states, or the states given to scan)"
+    )
+
+
 def _changing(name: str, place: str, what: str) -> TraceError:
     return TraceError(
         f"{name} ({place}) reads {what}, which may be something else at each call, but a step is traced once "
@@ -261,6 +269,9 @@ def _traced(
         if grown == states:
             break
         states = grown
+    for place, (state, node) in enumerate(zip(states, recorded.results[recorded.returned - len(states) :])):
+        if value_of(node).dtype != state.dtype:
+            raise _narrower_state(name, place, state.dtype, value_of(node).dtype)
     if recorded.reads_size_at is None:
         recorded.reads_size_at = unchanged.reach.catches or None
     listing = _list(recorded, likes, len(inputs), captured, name)

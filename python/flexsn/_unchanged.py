@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from ._contents import same_elements, same_items, same_members
-from ._differences import changed_by_core
+from ._differences import NOTHING, changed_by_core
 from ._elsewhere import kept_results
 from ._reach import Reach, describe
 from ._recording import TraceError
@@ -58,18 +58,27 @@ class Unchanged:
     def restore(self) -> list[str]:
         """Puts back what was assigned or put into containers, and says what it was."""
         words = "" if self.reach.current() else changed_by_core(self.reach, Reach(self.core))
-        changed = [words] if words else []
+        # What is equal to what was there has no words but that it was assigned.
+        changed = self._assigned() if words == NOTHING else []
         self.reach.put_back()
-        for thing, attributes, before in self.objects:
-            for key in attributes.keys() | before.keys():
-                if attributes.get(key) is not before.get(key):
-                    changed.append(f"{type(thing).__name__}.{key} was assigned")
+        changed += self._assigned()
+        for _, attributes, before in self.objects:
             attributes.update(before)
             for key in attributes.keys() - before.keys():
                 del attributes[key]
         for container, before in self.containers:
             _refill(container, before)
-        return changed
+        if words and not (changed and words == NOTHING):
+            changed.insert(0, words)
+        return list(dict.fromkeys(changed))
+
+    def _assigned(self) -> list[str]:
+        return [
+            f"{type(thing).__name__}.{key} was assigned"
+            for thing, attributes, before in self.objects
+            for key in attributes.keys() | before.keys()
+            if attributes.get(key) is not before.get(key)
+        ]
 
     def check(self, name: str) -> None:
         changed = self.restore()

@@ -207,8 +207,12 @@ class Fused:
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
     ) -> _Held:
         held = self._held
-        if held is not None and held.fits(inputs, states, static) and held.reach.current():
-            return held
+        try:
+            if held is not None and held.fits(inputs, states, static) and held.reach.current():
+                return held
+        except AttributeError:  # of what is no tensor
+            self._check(inputs, states)
+            raise
         return self._find(inputs, states, static)
 
     def _find(
@@ -315,6 +319,12 @@ class Fused:
             raise ValueError(f"flexsn: expected {self.num_inputs} inputs, found {len(inputs)}")
         if states is not None and len(states) != self.num_states:
             raise ValueError(f"flexsn: expected {self.num_states} states, found {len(states)}")
+        for place, state in enumerate(states or ()):
+            if not isinstance(state, Tensor):
+                raise TypeError(
+                    f"flexsn: state {place} must be a tensor, found {type(state).__name__}; give it one, or call "
+                    "reset()"
+                )
         check_dense("input", inputs)
         check_dense("state", states or ())
         device, shape = inputs[0].device, inputs[0].shape

@@ -18,8 +18,10 @@ import pytest
 import torch.nn.functional as F
 from cores import by_loop
 
+import flexsn
 import torch
 from flexsn import FlexSN
+from flexsn._trace import TraceError
 from torch import Tensor, nn
 
 X, V = torch.linspace(-1.0, 2.0, 12).view(4, 3), torch.linspace(0.0, 0.5, 3)
@@ -608,3 +610,86 @@ def test_states_of_other_types_are_converted_and_not_misread() -> None:
 def test_meta_tensors_give_meta_tensors() -> None:
     y = FlexSN(returns_doubled, num_states=1)(X.to("meta"))
     assert y.is_meta and y.shape == X.shape and y.dtype == X.dtype
+
+
+# ---- types --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "returned, name",
+    [(lambda x: x > 1, "bool"), (lambda x: (5 * x).int(), "int32"), (lambda x: x.half(), "float16")],
+)
+def test_a_state_that_comes_back_in_a_narrower_type_is_refused(returned, name: str) -> None:
+    core = lambda x, v, w: (x + v + w, v + x, returned(x))  # noqa: E731
+    message = rf"takes state 1 as float32 and returns it as {name}, .*\.to\(torch\.float32\), or start it as {name}"
+    with pytest.raises(TypeError, match=message):
+        FlexSN(core, num_states=2)(torch.ones(4, 3))
+    with pytest.raises(TypeError, match=message):
+        flexsn.scan(core, torch.ones(4, 3), [torch.zeros(3)] * 2)
+
+
+def test_a_state_of_truth_values_stays_one() -> None:
+    def core(x, last, before):
+        return x + 0.5 * (last + before), x > 1, last
+
+    x, nothing = torch.full((4, 1), 2.0), torch.zeros(1, dtype=torch.bool)
+    results = []
+    for backend in ("torch", "fused"):
+        module = FlexSN(core, num_states=2, backend=backend)
+        module.states = [nothing, nothing]
+        results.append(module(x))
+    assert torch.equal(*results) and results[0].flatten().tolist() == [2.0, 2.5, 2.5, 2.5]
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.bool])
+def test_a_product_in_place_that_does_not_fit_is_refused(kind: torch.dtype) -> None:
+    def core(x, v):
+        n = x.to(kind)
+        n *= 0.5
+        return n, v + x
+
+    name = str(kind).removeprefix("torch.")
+    with pytest.raises(TraceError, match=rf"mul_ gives float32, which a tensor of {name} cannot hold; make a new"):
+        FlexSN(core, num_states=1)(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        (lambda x: torch.bitwise_or(x, x), "bitwise_or .* 'bit_or' takes i32 or bool, found f32"),
+        (lambda x: (x ^ (x > 0)) * x, "bitwise_xor .* 'bit_xor' takes i32 or bool, found f32"),
+        (lambda x: torch.relu(x > 1), "relu .* 'relu' takes f32, f64 or i32, found bool"),
+    ],
+)
+def test_functions_of_types_that_they_do_not_take_are_refused_by_name(function, what: str) -> None:
+    with torch.no_grad(), pytest.raises(TraceError, match=rf"torch\.{what}"):
+        FlexSN(lambda x, v: (x, function(x) + v), num_states=1)(torch.ones(1, 2))
+
+
+def test_the_sign_of_a_truth_value_is_itself() -> None:
+    found = FlexSN(lambda x, v: (torch.sign(x > 1), v + x), num_states=1)(torch.tensor([[0.5, 2.0]]))
+    assert found.dtype is torch.bool and found.tolist() == [[False, True]]
+
+
+def test_a_buffer_that_a_core_assigns_is_named() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x, v):
+            self.count = self.count + 1
+            return v + x * self.count, v
+
+    core = Counting()
+    with pytest.raises(TraceError, match=r"changes what it does not return \(Counting\.count was assigned\)"):
+        FlexSN(core, num_states=1)(torch.ones(1, 2))
+    assert core.count.item() == 0
+
+
+def test_a_state_that_is_no_tensor_is_named() -> None:
+    module, x = FlexSN(lambda x, v: (x + v, v + x), num_states=1), torch.ones(4, 3)
+    module(x)
+    module.states[0] = None
+    with pytest.raises(TypeError, match=r"state 0 must be a tensor, found NoneType; .* reset\(\)"):
+        module(x)
