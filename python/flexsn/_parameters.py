@@ -298,8 +298,10 @@ class Parameters:
     def evaluate(self, node: torch.fx.Node) -> torch.Tensor:
         if node.op == "get_attr":
             return self.attribute(node)
-        arguments = torch.fx.map_arg((node.args, node.kwargs), self.evaluate)
-        return node.target(*arguments[0], **arguments[1])
+        arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), self.evaluate)
+        if keywords.get("device") == torch.device("meta"):  # where a constant would have no number
+            keywords = {**keywords, "device": torch.device("cpu")}
+        return node.target(*arguments, **keywords)
 
     def not_random(self, node: torch.fx.Node) -> None:
         tags = getattr(node.target, "tags", ())

@@ -189,7 +189,7 @@ def run_without_data(
 ) -> Any:
     """What `function` returns for tensors like these, as to shapes and types; no number is drawn. It fails
     where it writes to other tensors, which stay as they are."""
-    with modes_off(), function_modes_off(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with modes_off(), function_modes_off(), _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(tensor) for tensor in tensors]
         with _RealTensorsKept(), _NothingAssigned():
             return function(*fakes, *others)

@@ -693,3 +693,17 @@ def test_a_state_that_is_no_tensor_is_named() -> None:
     module.states[0] = None
     with pytest.raises(TypeError, match=r"state 0 must be a tensor, found NoneType; .* reset\(\)"):
         module(x)
+
+
+def test_torch_prints_nothing_of_its_own_beside_an_error(capfd, caplog) -> None:
+    weight = torch.rand(3, 3)
+    with pytest.raises(TraceError, match="multiplies matrices"):
+        FlexSN(lambda x, v: (x, v @ weight), num_states=1)(torch.rand(4, 2, 3))
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert capfd.readouterr().err == ""
+
+
+def test_constants_of_a_step_on_the_meta_device() -> None:
+    core = lambda x, v: (x + v, torch.where(x > 0, 0.0, v) + torch.full_like(x, 2.0))  # noqa: E731
+    found = FlexSN(core, num_states=1)(torch.rand(6, 3, device="meta"))
+    assert found.device.type == "meta" and found.shape == (6, 3)
