@@ -15,7 +15,7 @@ from ._connections import Reaches
 from ._elsewhere import hashes_watched
 from ._library import ops
 from ._listing import Listing
-from ._parameters import place_of, value_of
+from ._parameters import place_of, type_name, value_of
 from ._program import Program, program_of, run_program
 from ._reach import describe
 from ._recording import Like, NoDerivative, Recorded, TraceError, record
@@ -188,7 +188,7 @@ def _reaches(listing: Listing) -> Reaches | None:
 
 
 def _narrower_state(name: str, place: int, dtype: torch.dtype, returned: torch.dtype) -> TypeError:
-    was, now = (str(each).removeprefix("torch.") for each in (dtype, returned))
+    was, now = type_name(dtype), type_name(returned)
     return TypeError(
         f"{name} takes state {place} as {was} and returns it as {now}, in which torch would compute the next step; "
         f"return it as it came, by .to({dtype}), or start it as {now} (init_states, .states, or the states given to scan)"
