@@ -700,7 +700,7 @@ CostModel cost_model_named(std::string_view name) {
   const CostModel models[] = {
       {},
       {.name = "gpu", .op = 0.15, .keep = 0.3, .room = 64, .smallest = 4, .longest = 8},
-      {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64}};
+      {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64, .smallest = 1}};
   std::vector<std::string> names;
   for (const CostModel& model : models) {
     if (model.name == name) return model;

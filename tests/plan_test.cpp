@@ -265,6 +265,19 @@ TEST(Partition, TheCostOfArithmeticDecides) {
   EXPECT_EQ(parts_of(costly, {.costs = {.name = "slow", .op = 4}}).segment, 0);
 }
 
+TEST(Partition, ABoolThatOneOpGivesIsNotKeptBesideItsOperand) {
+  // In memory it is a byte, but to make bytes of vectors and vectors of bytes takes longer than to compare.
+  const Neuron gated = neuron("gated", [](Step& s) {
+    const auto x = s.input("x"), v = s.state("v");
+    const auto h = v + (x - v) * 0.5f;
+    s.next(v, select(h >= 1.0f, -h, h * h));
+    s.output("y", h);
+  });
+  const Partition parts = parts_of(gated, {.saving = Saving::rebuild});
+  ASSERT_EQ(parts.kept.size(), 1u);
+  EXPECT_EQ(parts_of(gated, {.costs = {.op = 1}, .saving = Saving::rebuild}).kept.size(), 2u);
+}
+
 TEST(Partition, SequencesOfStatesAreNotSavedAgain) {
   const Neuron square = neuron("square", [](Step& s) {
     const auto v = s.state("v");
@@ -314,7 +327,8 @@ double cost_of(const Neuron& neuron, const Training& training) {
     if (plan->rebuild) cost += training.costs.op * work_of(plan->rebuild->graph);
   }
   for (Type type : lowered.plans.backward.kept)
-    cost += training.costs.keep * static_cast<double>(size_of(natural_memory(type)));
+    cost += training.costs.keep *
+            std::max<double>(static_cast<double>(size_of(natural_memory(type))), training.costs.smallest);
   return cost;
 }
 

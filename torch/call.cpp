@@ -37,6 +37,7 @@ std::atomic<bool> forked = false;
 /// torch's threads; a child process after a fork has none of them and runs alone.
 Threads torch_threads() {
   Threads threads;
+  threads.grain = std::int64_t{1} << 20;  // they stay awake for a while after a task
   threads.count = !forked && !at::in_parallel_region() ? at::get_num_threads() : 1;
   if (threads.count > 1)
     threads.parallel_for = [](std::int64_t count, const std::function<void(std::int64_t)>& task) {

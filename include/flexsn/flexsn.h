@@ -400,7 +400,7 @@ struct CostModel {
   double op = 0.25;   ///< one exact op for one element
   double keep = 0.2;  ///< one byte kept near the processor for the steps of a segment
   double room = 64;   ///< bytes for each element that can be kept so
-  int smallest = 1;   ///< bytes of a value that is kept so, at least
+  int smallest = 4;   ///< bytes that a smaller value counts as
   int longest = 64;   ///< steps of a segment, at most: checkpoints are next to nothing by then
 };
 /// "cpu", "gpu", or "bytes", where arithmetic is free.
