@@ -309,6 +309,7 @@ else()
       bad_cores
       bad_use
       base
+      calls
       compat
       flexsn_kernel
       flexsn_module

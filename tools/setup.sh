@@ -26,6 +26,7 @@ build      cross-compiler     optional the test of CPU kernels on the other arch
 build      cross-libc         optional the test of CPU kernels on the other architecture
 build      qemu-user          optional the test of CPU kernels on the other architecture
 build      python3-venv       optional the test beside other copies of LLVM
+build      python3-dev        optional the short way from Python to the operators
 lint       clang-format-19    optional the format check
 fuzz       clang-19           optional the fuzzers
 fuzz       libclang-rt-19-dev optional the fuzzers
@@ -70,6 +71,7 @@ has() {
     libc6-dev-*-cross) echo '#include <stdio.h>' | "$cross-linux-gnu-gcc" -E - >/dev/null 2>&1 ;;
     qemu-user) on_path "qemu-$cross" ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    python3-dev) python3 -c 'import os, sysconfig; exit(not os.path.isfile(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ;;
     clang-format-19) tools/clang_format.sh >/dev/null ;;
     clang-19) on_path clang++-19 || on_path clang++ ;;
     libclang-rt-19-dev)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import os
 import pathlib
+import types
 
 import torch
 
@@ -53,5 +56,19 @@ def _load(library: pathlib.Path) -> None:
         ) from error
 
 
-_load(_find())
+def _load_calls(folder: pathlib.Path) -> types.ModuleType | None:
+    """The short way from Python to the operators; it is built for one version of Python, maybe not for this."""
+    path = folder / f"flexsn_calls{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    if not path.is_file():
+        return None
+    loader = importlib.machinery.ExtensionFileLoader("flexsn._calls", str(path))
+    spec = importlib.util.spec_from_file_location("flexsn._calls", path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+_library = _find()
+_load(_library)
 ops = torch.ops.flexsn
+calls = _load_calls(_library.parent)

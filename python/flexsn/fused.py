@@ -21,7 +21,7 @@ from ._checks import check_dense, check_plain, check_step_shape
 from ._connections import Connections, connected
 from ._differences import changed_values
 from ._interrupts import interrupts_held
-from ._library import ops
+from ._library import calls, ops
 from ._reach import Reach, describe, follow
 from ._torch import (
     constant_result, direct, has_saved_tensors_hooks, modes_off, size_hint, transform_around,
@@ -88,6 +88,7 @@ def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
 
 
 _dtype = operator.attrgetter("dtype")
+_again = None if calls is None else calls.again
 
 
 def _facts(static: Sequence[Any], own: dict[int, int]) -> tuple[Hashable, ...]:
@@ -116,6 +117,7 @@ class _Held(NamedTuple):
     captured: list[Any]  #: tensors of the core that the kernel needs, None for static ones
     own: dict[int, int]  #: places of all captured tensors that are the core's, by id
     shape: tuple[int, ...] | None  #: of a step, where the core reads it
+    call: Any  #: for `_again`, which asks what `fits` asks; None where there is more to ask or to do
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
         """Are these arguments like those of the last call? The operator checks shapes and devices."""
@@ -267,8 +269,26 @@ class Fused:
         # Tensors of the caller are not kept: they hold their own past.
         kept = [own[i] if i < len(own) else None for i in found.captured]
         # Another thread sees the old one or the new one, never half of each.
-        self._held = _Held(dtypes, state_dtypes, dim, facts, reach, found, kept, own_places, shape)
+        self._held = _Held(
+            dtypes, state_dtypes, dim, facts, reach, found, kept, own_places, shape,
+            self._call_of(found, dtypes, state_dtypes, dim) if shape is None and not static else None,
+        )  # fmt: skip
         return self._held
+
+    def _call_of(
+        self,
+        found: Trace,
+        dtypes: tuple[torch.dtype, ...],
+        state_dtypes: tuple[torch.dtype, ...] | None,
+        dim: int,
+    ) -> Any:
+        """What `_again` takes; None where a call is more than the operator, or there is no `_again`."""
+        if calls is None or self.triton or state_dtypes not in (None, found.state_dtypes):
+            return None
+        trainable = found.trainable and found.reaches is None
+        if found.prepare is not None and not trainable:
+            return None
+        return calls.like(found.text, trainable, found.num_outputs, self.num_states, dim, dtypes, state_dtypes)
 
     def _make(
         self,
@@ -380,6 +400,23 @@ class Fused:
         sequences: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
+        held = None if torch.compiler.is_compiling() else self._held
+        if (
+            held is not None
+            and held.call is not None
+            and not static
+            and (held.trace.prepare is None or held.fits(inputs, states, static))  # else it would run twice
+            and held.reach.current()
+        ):
+            found = held.trace
+            params = held.captured if found.prepare is None else _prepared(found, held.captured)
+            try:
+                results = _again(held.call, inputs, states, params, sequences)
+            except (RuntimeError, TypeError):
+                self._say_more(inputs, states, params)
+                raise
+            if results is not None:
+                return results
         found, ready_states, params = self.ready(inputs, states, static)
         trained = torch.is_grad_enabled() and _any_requires_grad(inputs, ready_states, params)
         if trained and not found.trainable:
@@ -399,11 +436,17 @@ class Fused:
                 else:
                     results = op(found.text, inputs, ready_states, params)
             except (RuntimeError, TypeError):
-                self._check(inputs, states)  # says more of arguments that are like none of those before
-                check_dense("parameter", params)
+                self._say_more(inputs, states, params)
                 raise
         outputs = found.num_outputs
         return results[:outputs], results[outputs : outputs + self.num_states]
+
+    def _say_more(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, params: Sequence[Tensor]
+    ) -> None:
+        """Raises an error of more words than the operator's, for arguments that are like none of those before."""
+        self._check(inputs, states)
+        check_dense("parameter", params)
 
     def _under_compilation(
         self,

@@ -1,0 +1,165 @@
+// The Python module flexsn._calls: a call that is like one before it goes from Python's objects straight to
+// the operator. What Python code would ask and hand on takes longer than a small neuron runs.
+#define PY_SSIZE_T_CLEAN
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flexsn {
+
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using Text = c10::string_view;
+using Types = std::vector<at::ScalarType>;
+using InferenceOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList);
+using TrainingOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList, at::IntArrayRef, Text);
+
+/// A kind of call: the neuron, and the arguments it was found for. The operator checks all the rest.
+struct Call {
+  static constexpr const char* name = "flexsn call";
+
+  std::string neuron;
+  bool trainable = false;
+  std::size_t outputs = 0, states = 0;
+  std::int64_t dim = 0;
+  Types input_types;
+  std::optional<Types> state_types;  ///< none: no states are given
+};
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> operator_named(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+std::vector<Tensor> run(const Call& call, TensorList inputs, TensorList states, TensorList params,
+                        bool trained, bool sequences) {
+  static const auto inference = operator_named<InferenceOp>("flexsn::inference"),
+                    inference_final = operator_named<InferenceOp>("flexsn::inference_final_state");
+  static const auto training = operator_named<TrainingOp>("flexsn::training"),
+                    training_final = operator_named<TrainingOp>("flexsn::training_final_state");
+  const pybind11::gil_scoped_release others_may_run;
+  if (trained)
+    return (sequences ? training : training_final).call(call.neuron, inputs, states, params, {}, "");
+  return (sequences ? inference : inference_final).call(call.neuron, inputs, states, params);
+}
+
+/// The tensors of a tuple or a list, unless something in it only behaves like one; null stands for any types.
+bool take(PyObject* from, const Types* types, std::vector<Tensor>& to) {
+  if (!PyTuple_CheckExact(from) && !PyList_CheckExact(from)) return false;
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(from));
+  if (types != nullptr && count != types->size()) return false;
+  PyObject** objects = PySequence_Fast_ITEMS(from);
+  to.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!THPVariable_CheckExact(objects[i])) return false;
+    const Tensor& tensor = THPVariable_Unpack(objects[i]);
+    if (!tensor.defined() || (types != nullptr && tensor.scalar_type() != (*types)[i])) return false;
+    to.push_back(tensor);
+  }
+  return true;
+}
+
+bool any_requires_grad(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors)
+    if (tensor.requires_grad()) return true;
+  return false;
+}
+
+PyObject* list_of(const std::vector<Tensor>& tensors, std::size_t first, std::size_t count) {
+  THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!list) throw python_error();
+  for (std::size_t i = 0; i < count; ++i) {
+    PyObject* tensor = THPVariable_Wrap(tensors[first + i]);
+    if (tensor == nullptr) throw python_error();
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), tensor);
+  }
+  return list.release();
+}
+
+/// again(call, inputs, states, params, sequences) -> (outputs, states); None where it is another kind of
+/// call, or one that torch wants to see.
+PyObject* again(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  if (count != 5) return PyErr_Format(PyExc_TypeError, "again() takes 5 arguments, found %zd", count);
+  const auto* call = static_cast<const Call*>(PyCapsule_GetPointer(arguments[0], Call::name));
+  if (call == nullptr) return nullptr;
+  std::vector<Tensor> inputs, states, params;
+  const bool has_states = arguments[2] != Py_None;
+  if (at::impl::torch_function_mode_enabled() || has_states != call->state_types.has_value() ||
+      !take(arguments[1], &call->input_types, inputs) || inputs[0].dim() != call->dim ||
+      (has_states && !take(arguments[2], &*call->state_types, states)) ||
+      !take(arguments[3], nullptr, params))
+    Py_RETURN_NONE;
+  const bool trained = at::GradMode::is_enabled() &&
+                       (any_requires_grad(inputs) || any_requires_grad(states) || any_requires_grad(params));
+  const bool under_transform =
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+  if (trained && (!call->trainable || under_transform)) Py_RETURN_NONE;
+  const std::vector<Tensor> results = run(*call, inputs, states, params, trained, arguments[4] == Py_True);
+  const THPObjectPtr outputs(list_of(results, 0, call->outputs));
+  const THPObjectPtr left(list_of(results, call->outputs, call->states));
+  return PyTuple_Pack(2, outputs.get(), left.get());
+  END_HANDLE_TH_ERRORS
+}
+
+Types types_of(PyObject* dtypes) {
+  Types types;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(dtypes); ++i) {
+    PyObject* dtype = PyTuple_GET_ITEM(dtypes, i);
+    TORCH_CHECK_TYPE(THPDtype_Check(dtype), "expected a torch.dtype");
+    types.push_back(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+  }
+  return types;
+}
+
+/// like(neuron, trainable, outputs, states, dim, input dtypes, state dtypes or None) -> call
+PyObject* like(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const char* neuron = nullptr;
+  Py_ssize_t length = 0, outputs = 0, states = 0, dim = 0;
+  int trainable = 0;
+  PyObject *inputs = nullptr, *state_types = nullptr;
+  if (!PyArg_ParseTuple(arguments, "s#pnnnO!O", &neuron, &length, &trainable, &outputs, &states, &dim,
+                        &PyTuple_Type, &inputs, &state_types))
+    return nullptr;
+  auto call = std::make_unique<Call>();
+  call->neuron.assign(neuron, static_cast<std::size_t>(length));
+  call->trainable = trainable != 0;
+  call->outputs = static_cast<std::size_t>(outputs);
+  call->states = static_cast<std::size_t>(states);
+  call->dim = dim;
+  call->input_types = types_of(inputs);
+  TORCH_CHECK_VALUE(!call->input_types.empty(), "a call has an input");
+  if (state_types != Py_None) call->state_types = types_of(state_types);
+  PyObject* capsule = PyCapsule_New(call.get(), Call::name, [](PyObject* it) {
+    delete static_cast<Call*>(PyCapsule_GetPointer(it, Call::name));
+  });
+  if (capsule != nullptr) static_cast<void>(call.release());
+  return capsule;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(again)), METH_FASTCALL, nullptr},
+    {"like", like, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_calls", nullptr, 0, functions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+}  // namespace flexsn
+
+PyMODINIT_FUNC PyInit__calls() { return PyModule_Create(&flexsn::module); }
