@@ -473,6 +473,27 @@ std::vector<std::int64_t> differentiable(const std::string& text) {
   });
 }
 
+/// What training leaves for backward, where all gradients are wanted: "f32 each 16 steps; with sequences
+/// none".
+std::string saved(const std::string& text) {
+  return guarded([&] {
+    const NeuronHandle held = neuron_of(text);
+    std::string out;
+    for (bool sequences : {false, true}) {
+      const Requested& requested = held->requested({.sequences = sequences});
+      out += sequences ? "; with sequences" : "";
+      if (!requested.trainable() || requested.saved().empty()) out += " none";
+      if (!requested.trainable()) continue;
+      for (const Buffer& buffer : requested.saved()) {
+        const bool checkpoint = buffer.lead == Lead::per_segment;
+        out += join(" ", name_of(buffer.mem),
+                    checkpoint ? join(" each ", requested.segment(), " steps") : " each step");
+      }
+    }
+    return out.substr(1);
+  });
+}
+
 /// vmap would have to move a dimension into every row.
 void no_vmap(const c10::OperatorHandle& op, torch::jit::Stack*) {
   C10_THROW_ERROR(
@@ -504,6 +525,7 @@ TORCH_LIBRARY(flexsn, m) {
       "Tensor?[] results, SymInt[] shape, int[] wanted, int[] now, bool sequences, str plan) -> Tensor[]",
       tags);
   m.def("differentiable(str neuron) -> int[]", &flexsn::differentiable);
+  m.def("saved(str neuron) -> str", &flexsn::saved);
 }
 
 TORCH_LIBRARY_IMPL(flexsn, CPU, m) { flexsn::add_kernels(m); }

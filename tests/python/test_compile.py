@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,12 @@ def same_as_eager(
             assert torch.equal(ours, theirs)
 
 
+def leaky(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Its backward runs forward again from checkpoints."""
+    h = v + (x - v) / 2
+    return h * h, h * (1 - h * h)
+
+
 def small_net() -> nn.Sequential:
     first, second = FlexSN(soft, num_states=1), FlexSN(soft, num_states=1)
     return nn.Sequential(nn.Linear(3, 4), first, nn.Linear(4, 2), second)
@@ -82,6 +89,21 @@ def test_the_graph_holds_one_node_a_call_and_no_zeros(training):
     assert len(seen.graphs) == 1 and seen.flexsn_nodes() == [name, name]
     made = [target for target in seen.targets() if any(word in target for word in ("zero", "new_", "full"))]
     assert made == []
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+@pytest.mark.parametrize("core", [soft, hard, leaky])
+def test_the_text_says_what_training_saves(core, sequences):
+    """torch keeps compiled code on disk by the text; with another planner saved tensors have other shapes."""
+    seen, x = Captured(), torch.randn(70, 3, requires_grad=True)
+    module = FlexSN(core, num_states=1, store_state_seqs=sequences)
+    torch.compile(module, fullgraph=True, backend=seen)(x)
+    (text,) = [node.args[0] for node in seen.graphs[0].graph.nodes if str(node.target).startswith("flexsn.")]
+    final, every = re.search(r"\n# flexsn [0-9.]+ saves (.*); with sequences (.*)\n$", text).groups()
+    run = torch.ops.flexsn.training if sequences else torch.ops.flexsn.training_final_state
+    _, _, *saved = run(text, [x], [], [])
+    often = re.findall(r"f32 each (?:(\d+) steps|step)", every if sequences else final)
+    assert [rows.numel() for rows in saved] == [69 // int(n) * 3 + 2 if n else 70 * 3 for n in often]
 
 
 def test_stored_sequences_take_one_node():
