@@ -25,10 +25,10 @@ Rows = dict[str, dict[str, float]]
 
 
 def torch_rows(record: dict[str, Any]) -> Rows:
-    """Milliseconds from bench/torch_bench.py: calls from Python."""
+    """Milliseconds from bench/torch_bench.py: calls from Python, torch.compile in rows of its own."""
     return {
-        f"LIF {case['kind']}, {case['T']} x {case['N']}, from Python": {
-            LABELS[name]: time for name, time in case["ms"].items()
+        f"LIF {case['kind']}, {case['T']} x {case['N']}, from Python{', compiled' * ('compile' in case['ms'])}": {
+            LABELS[name]: time for name, time in case["ms"].items() if name in LABELS
         }
         for case in record["cases"]
     }

@@ -126,6 +126,21 @@ def measure(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def row(kind: str, steps: int, elements: int, ways: dict[str, Callable], seconds: float) -> dict:
+    """Measures and prints one row of the table."""
+    found = measure(kind, steps, elements, ways, seconds)
+    ratios = [
+        f"{found[n] / found['flexsn']:.1f} x" if n in found else "-" for n in ("eager", "compile", "spikingjelly")
+    ]
+    memory = found["copy"] * PASSES[kind] / 2 / found["flexsn"]
+    print(
+        f"{f'{kind} {steps} x {elements}':28}{found['flexsn'] * 1e3:11.3f}"
+        f"{ratios[0]:>9}{ratios[1]:>9}{ratios[2]:>14}{f'{memory:.2f} x':>9}",
+        flush=True,
+    )
+    return {"kind": kind, "T": steps, "N": elements, "ms": {n: t * 1e3 for n, t in found.items()}}
+
+
 def microseconds(call: Callable, number: int = 500, repeat: int = 9) -> float:
     call()
     best = []
@@ -193,7 +208,6 @@ def main() -> None:
         "torch": torch.__version__,
         "cases": [],
     }
-    # First, since torch.compile leaves a hook behind that every later call of Python code goes through.
     costs = overhead()
     record["call_us"] = costs
     print(
@@ -212,24 +226,16 @@ def main() -> None:
     )
     for kind, steps, elements in cases:
         ways = {"flexsn": fused_call(), "eager": loop}
-        if not options.no_compile and steps <= 32:
-            torch.compiler.reset()
-            ways["compile"] = torch.compile(loop)
         if peer is not None:
             ways["spikingjelly"] = peer
-        found = measure(kind, steps, elements, ways, options.seconds)
-        record["cases"].append(
-            {"kind": kind, "T": steps, "N": elements, "ms": {n: t * 1e3 for n, t in found.items()}}
-        )
-        ratios = [
-            f"{found[n] / found['flexsn']:.1f} x" if n in found else "-"
-            for n in ("eager", "compile", "spikingjelly")
-        ]
-        memory = found["copy"] * PASSES[kind] / 2 / found["flexsn"]
-        print(
-            f"{f'{kind} {steps} x {elements}':28}{found['flexsn'] * 1e3:11.3f}"
-            f"{ratios[0]:>9}{ratios[1]:>9}{ratios[2]:>14}{f'{memory:.2f} x':>9}"
-        )
+        record["cases"].append(row(kind, steps, elements, ways, options.seconds))
+    # Last, as torch.compile leaves a hook behind that every later call of Python code goes through.
+    for kind, steps, elements in cases:
+        if options.no_compile or steps > 32:
+            continue
+        torch.compiler.reset()
+        ways = {"flexsn": fused_call(), "compile": torch.compile(loop)}
+        record["cases"].append(row(kind, steps, elements, ways, options.seconds))
 
     if options.out:
         with open(options.out, "w") as file:

@@ -189,7 +189,9 @@ def test_a_table_has_ratios_to_the_first_and_holes() -> None:
 
 
 def test_one_table_gathers_what_the_benchmarks_wrote(tmp_path: pathlib.Path) -> None:
-    cases = [{"kind": "training", "T": 8, "N": 64, "ms": {"flexsn": 2.0, "eager": 9.0, "compile": 4.0}}]
+    case = {"kind": "training", "T": 8, "N": 64}
+    alone, compiled = {"flexsn": 2.0, "eager": 9.0, "copy": 1.0}, {"flexsn": 2.5, "compile": 5.0, "copy": 1.0}
+    cases = [{**case, "ms": alone}, {**case, "ms": compiled}]
     seconds = {"triangle": {"median": 1e-3}, "sigmoid": {"median": 5.0}, "plain loops": {"median": 3e-3}}
     medians = {"flexsn": 1e-3, "plain loop": 9e-3, "plain loop, 1 thread": 4e-3}
     sizes = {name: {"median": median} for name, median in medians.items()}
@@ -206,10 +208,11 @@ def test_one_table_gathers_what_the_benchmarks_wrote(tmp_path: pathlib.Path) -> 
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines[0] == "work flexsn eager torch.compile plain C++ loop"
-    assert "LIF training, 8 x 64, from Python 2.000 ms 9.000 ms 4.50 x 4.000 ms 2.00 x -" in lines
+    assert "LIF training, 8 x 64, from Python 2.000 ms 9.000 ms 4.50 x - -" in lines
+    assert "LIF training, 8 x 64, from Python, compiled 2.500 ms - 5.000 ms 2.00 x -" in lines
     assert "LIF training, 8 x 64, triangle surrogate, from C++ 1.000 ms - - 3.000 ms 3.00 x" in lines
     assert "LIF inference, 9 x 2, from C++ 1.000 ms - - 4.000 ms 4.00 x" in lines
-    assert len(json.loads((tmp_path / "all.json").read_text())["milliseconds"]) == 3
+    assert len(json.loads((tmp_path / "all.json").read_text())["milliseconds"]) == 4
     done = subprocess.run(command[:2], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 1 and "there are no figures; run make bench" in done.stderr
 
