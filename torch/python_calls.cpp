@@ -88,25 +88,50 @@ PyObject* list_of(const std::vector<Tensor>& tensors, std::size_t first, std::si
   return list.release();
 }
 
+const Call* call_in(PyObject* capsule) {
+  return static_cast<const Call*>(PyCapsule_GetPointer(capsule, Call::name));
+}
+
+bool under_transform() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+/// Are these arguments of this kind of call, and does no mode of torch want to see them first?
+bool take_arguments(const Call& call, PyObject* given, PyObject* given_states, std::vector<Tensor>& inputs,
+                    std::vector<Tensor>& states) {
+  const bool has_states = given_states != Py_None;
+  return !at::impl::torch_function_mode_enabled() && has_states == call.state_types.has_value() &&
+         take(given, &call.input_types, inputs) && inputs[0].dim() == call.dim &&
+         (!has_states || take(given_states, &*call.state_types, states));
+}
+
+/// fits(call, inputs, states) -> whether again() would run, whatever the parameters
+PyObject* fits(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "fits() takes 3 arguments, found %zd", count);
+  const Call* call = call_in(arguments[0]);
+  if (call == nullptr) return nullptr;
+  std::vector<Tensor> inputs, states;
+  const bool does = call->trainable && !under_transform() &&
+                    take_arguments(*call, arguments[1], arguments[2], inputs, states);
+  return PyBool_FromLong(does);
+  END_HANDLE_TH_ERRORS
+}
+
 /// again(call, inputs, states, params, sequences) -> (outputs, states); None where it is another kind of
 /// call, or one that torch wants to see.
 PyObject* again(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   if (count != 5) return PyErr_Format(PyExc_TypeError, "again() takes 5 arguments, found %zd", count);
-  const auto* call = static_cast<const Call*>(PyCapsule_GetPointer(arguments[0], Call::name));
+  const Call* call = call_in(arguments[0]);
   if (call == nullptr) return nullptr;
   std::vector<Tensor> inputs, states, params;
-  const bool has_states = arguments[2] != Py_None;
-  if (at::impl::torch_function_mode_enabled() || has_states != call->state_types.has_value() ||
-      !take(arguments[1], &call->input_types, inputs) || inputs[0].dim() != call->dim ||
-      (has_states && !take(arguments[2], &*call->state_types, states)) ||
+  if (!take_arguments(*call, arguments[1], arguments[2], inputs, states) ||
       !take(arguments[3], nullptr, params))
     Py_RETURN_NONE;
   const bool trained = at::GradMode::is_enabled() &&
                        (any_requires_grad(inputs) || any_requires_grad(states) || any_requires_grad(params));
-  const bool under_transform =
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-  if (trained && (!call->trainable || under_transform)) Py_RETURN_NONE;
+  if (trained && (!call->trainable || under_transform())) Py_RETURN_NONE;
   const std::vector<Tensor> results = run(*call, inputs, states, params, trained, arguments[4] == Py_True);
   const THPObjectPtr outputs(list_of(results, 0, call->outputs));
   const THPObjectPtr left(list_of(results, call->outputs, call->states));
@@ -153,6 +178,7 @@ PyObject* like(PyObject*, PyObject* arguments) {
 
 PyMethodDef functions[] = {
     {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(again)), METH_FASTCALL, nullptr},
+    {"fits", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(fits)), METH_FASTCALL, nullptr},
     {"like", like, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {

@@ -385,6 +385,8 @@ class Fused:
             found = held.trace
             captured = held.captured if not static else held.with_static(static)
             fitting = held.state_dtypes == found.state_dtypes
+            if found.prepare is not None and torch.is_grad_enabled() and _any_requires_grad(captured):
+                _refuse_grad_transform()  # in which what is prepared would seem to need no gradient
         params = captured if found.prepare is None else _prepared(found, captured)
         if states is None:
             states = []
@@ -405,14 +407,14 @@ class Fused:
             held is not None
             and held.call is not None
             and not static
-            and (held.trace.prepare is None or held.fits(inputs, states, static))  # else it would run twice
+            and (held.trace.prepare is None or calls.fits(held.call, inputs, states))  # else it would run twice
             and held.reach.current()
         ):
             found = held.trace
             params = held.captured if found.prepare is None else _prepared(found, held.captured)
             try:
                 results = _again(held.call, inputs, states, params, sequences)
-            except (RuntimeError, TypeError):
+            except (RuntimeError, TypeError, ValueError):
                 self._say_more(inputs, states, params)
                 raise
             if results is not None:
@@ -435,7 +437,7 @@ class Fused:
                     results = self._partly_connected(op, found, inputs, ready_states, params)
                 else:
                     results = op(found.text, inputs, ready_states, params)
-            except (RuntimeError, TypeError):
+            except (RuntimeError, TypeError, ValueError):
                 self._say_more(inputs, states, params)
                 raise
         outputs = found.num_outputs

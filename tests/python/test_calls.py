@@ -177,7 +177,7 @@ ERRORS = [
     pytest.param(lambda x: ((x, x), [torch.zeros(3)]), ValueError, id="an input too many"),
     pytest.param(lambda x: ((), [torch.zeros(3)]), ValueError, id="no input"),
     pytest.param(lambda x: ((x.to_sparse(),), [torch.zeros(3)]), TypeError, id="a sparse tensor"),
-    pytest.param(lambda x: ((x.to("meta"),), [torch.zeros(3)]), ValueError, id="two devices"),
+    pytest.param(lambda x: ((x.to("meta"),), [torch.zeros(3)]), RuntimeError, id="two devices"),
 ]
 
 
@@ -220,6 +220,29 @@ def test_modes_and_transforms_see_the_operator():
         torch.func.grad(lambda x: run((x,))[0][0].sum())(x.detach())
     with pytest.raises(NotImplementedError, match="does not run under vmap"):
         torch.vmap(lambda x: run((x,))[0][0], in_dims=1)(x.detach())
+
+
+def test_what_is_made_of_parameters_is_made_once_a_call():
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            counted.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    run, x = fused.Fused(PerChannel(), 1, 1, None), torch.randn(4, 3, 7)
+    for _ in range(3):
+        for mode in (contextlib.nullcontext(), torch.device("cpu")):  # the latter is a mode of torch's functions
+            counted: list[str] = []
+            with mode, Count():
+                run((x,))
+            assert len([name for name in counted if "softplus" in name]) == 1, counted
+
+
+def test_parameters_under_a_gradient_transform_are_refused_at_each_call():
+    run, x = fused.Fused(PerChannel(), 1, 1, None), torch.randn(4, 3, 7)
+    for _ in range(3):
+        with pytest.raises(NotImplementedError, match="do not run under torch.func.grad"):
+            torch.func.grad(lambda w: (run((x,))[0][0] * w).sum())(torch.tensor(1.0))
+        run((x,))
 
 
 def test_a_subclass_of_tensor_goes_the_long_way():
@@ -277,6 +300,8 @@ def test_wrong_uses_of_the_module_are_errors():
         calls.again(None)
     with pytest.raises(ValueError, match="PyCapsule"):
         calls.again(object(), (), None, [], False)
+    with pytest.raises(TypeError, match="3 arguments, found 0"):
+        calls.fits()
     with pytest.raises(TypeError, match="torch.dtype"):
         calls.like("neuron", True, 1, 1, 2, (float,), None)
     with pytest.raises(ValueError, match="an input"):
