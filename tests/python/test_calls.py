@@ -16,27 +16,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flexsn
-from flexsn import fused
+from flexsn import fused, surrogate
 from flexsn._library import calls
 
 pytestmark = pytest.mark.skipif(calls is None, reason="the short way is not built: no Python.h")
 
 
-class Spike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (u,) = ctx.saved_tensors
-        return grad / (1 + u * u)
+spike = surrogate.ATan()
 
 
 def lif(x, v):
     h = v + (x - v) / 2
-    s = Spike.apply(h - 1)
+    s = spike(h - 1)
     return s, h * (1 - s)
 
 
@@ -59,7 +50,7 @@ class PerChannel(nn.Module):
 
     def forward(self, x, v):
         h = v + (x - v) * nn.functional.softplus(self.raw).view(-1, 1)
-        s = Spike.apply(h - 1)
+        s = spike(h - 1)
         return s, h - s
 
 
