@@ -88,7 +88,6 @@ def _step_shape(tensor: Tensor, first: int) -> tuple[int, ...]:
 
 
 _dtype = operator.attrgetter("dtype")
-_again = None if calls is None else calls.again
 
 
 def _facts(static: Sequence[Any], own: dict[int, int]) -> tuple[Hashable, ...]:
@@ -117,7 +116,7 @@ class _Held(NamedTuple):
     captured: list[Any]  #: tensors of the core that the kernel needs, None for static ones
     own: dict[int, int]  #: places of all captured tensors that are the core's, by id
     shape: tuple[int, ...] | None  #: of a step, where the core reads it
-    call: Any  #: for `_again`, which asks what `fits` asks; None where there is more to ask or to do
+    call: Any  #: for `calls.again`, which asks what `fits` asks; None where there is more to ask or to do
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
         """Are these arguments like those of the last call? The operator checks shapes and devices."""
@@ -282,7 +281,7 @@ class Fused:
         state_dtypes: tuple[torch.dtype, ...] | None,
         dim: int,
     ) -> Any:
-        """What `_again` takes; None where a call is more than the operator, or there is no `_again`."""
+        """What `calls.again` takes; None where a call is more than the operator, or there is no such way."""
         if calls is None or self.triton or state_dtypes not in (None, found.state_dtypes):
             return None
         trainable = found.trainable and found.reaches is None
@@ -413,7 +412,7 @@ class Fused:
             found = held.trace
             params = held.captured if found.prepare is None else _prepared(found, held.captured)
             try:
-                results = _again(held.call, inputs, states, params, sequences)
+                results = calls.again(held.call, inputs, states, params, sequences)
             except (RuntimeError, TypeError, ValueError):
                 self._say_more(inputs, states, params)
                 raise
