@@ -548,7 +548,10 @@ std::vector<at::Tensor> run_backward(const TorchNeuron& neuron, const BackwardCa
   }
 
   std::vector<at::Tensor> out;
-  for (int index : now) out.push_back(gradients[index].to(scalar_type(call.argument(index).mem)));
+  for (int index : now) {
+    const at::ScalarType type = scalar_type(call.argument(index).mem);
+    out.push_back(gradients[index].scalar_type() == type ? gradients[index] : gradients[index].to(type));
+  }
   return out;
 }
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "python_guards.h"
+
 namespace flexsn {
 
 namespace {
@@ -96,46 +98,69 @@ bool under_transform() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
+/// Are these sequences of one length that is not 0? (Empty ones run no kernel.)
+bool are_sequences(const std::vector<Tensor>& inputs, std::int64_t dim) {
+  if (inputs[0].dim() != dim) return false;
+  for (const Tensor& input : inputs)
+    if (input.is_nested() || input.dim() == 0 || input.size(0) == 0 || input.size(0) != inputs[0].size(0))
+      return false;
+  return true;
+}
+
 /// Are these arguments of this kind of call, and does no mode of torch want to see them first?
 bool take_arguments(const Call& call, PyObject* given, PyObject* given_states, std::vector<Tensor>& inputs,
                     std::vector<Tensor>& states) {
   const bool has_states = given_states != Py_None;
   return !at::impl::torch_function_mode_enabled() && has_states == call.state_types.has_value() &&
-         take(given, &call.input_types, inputs) && inputs[0].dim() == call.dim &&
+         take(given, &call.input_types, inputs) && are_sequences(inputs, call.dim) &&
          (!has_states || take(given_states, &*call.state_types, states));
 }
 
-/// fits(call, inputs, states) -> whether again() would run, whatever the parameters
+/// fits(call, guards, inputs, states) -> whether again() would run, whatever the parameters
 PyObject* fits(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  if (count != 3) return PyErr_Format(PyExc_TypeError, "fits() takes 3 arguments, found %zd", count);
+  if (count != 4) return PyErr_Format(PyExc_TypeError, "fits() takes 4 arguments, found %zd", count);
   const Call* call = call_in(arguments[0]);
   if (call == nullptr) return nullptr;
   std::vector<Tensor> inputs, states;
-  const bool does = call->trainable && !under_transform() &&
-                    take_arguments(*call, arguments[1], arguments[2], inputs, states);
-  return PyBool_FromLong(does);
+  if (!call->trainable || under_transform() ||
+      !take_arguments(*call, arguments[2], arguments[3], inputs, states))
+    Py_RETURN_FALSE;
+  const int does = unchanged(arguments[1]);
+  return does < 0 ? nullptr : PyBool_FromLong(does);
   END_HANDLE_TH_ERRORS
 }
 
-/// again(call, inputs, states, params, sequences) -> (outputs, states); None where it is another kind of
-/// call, or one that torch wants to see.
+/// again(call, guards, inputs, states, params, sequences) -> (outputs, states); None where it is another kind
+/// of call, one that torch wants to see, or the guards say that something changed.
 PyObject* again(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  if (count != 5) return PyErr_Format(PyExc_TypeError, "again() takes 5 arguments, found %zd", count);
+  if (count != 6) return PyErr_Format(PyExc_TypeError, "again() takes 6 arguments, found %zd", count);
   const Call* call = call_in(arguments[0]);
   if (call == nullptr) return nullptr;
   std::vector<Tensor> inputs, states, params;
-  if (!take_arguments(*call, arguments[1], arguments[2], inputs, states) ||
-      !take(arguments[3], nullptr, params))
+  if (!take_arguments(*call, arguments[2], arguments[3], inputs, states) ||
+      !take(arguments[4], nullptr, params))
+    Py_RETURN_NONE;
+  if (const int same = unchanged(arguments[1]); same < 0)
+    return nullptr;
+  else if (same == 0)
     Py_RETURN_NONE;
   const bool trained = at::GradMode::is_enabled() &&
                        (any_requires_grad(inputs) || any_requires_grad(states) || any_requires_grad(params));
   if (trained && (!call->trainable || under_transform())) Py_RETURN_NONE;
-  const std::vector<Tensor> results = run(*call, inputs, states, params, trained, arguments[4] == Py_True);
+  const std::vector<Tensor> results = run(*call, inputs, states, params, trained, arguments[5] == Py_True);
   const THPObjectPtr outputs(list_of(results, 0, call->outputs));
   const THPObjectPtr left(list_of(results, call->outputs, call->states));
   return PyTuple_Pack(2, outputs.get(), left.get());
+  END_HANDLE_TH_ERRORS
+}
+
+/// unchanged(guards) -> whether all is as they have it
+PyObject* unchanged_of(PyObject*, PyObject* guards) {
+  HANDLE_TH_ERRORS
+  const int same = unchanged(guards);
+  return same < 0 ? nullptr : PyBool_FromLong(same);
   END_HANDLE_TH_ERRORS
 }
 
@@ -180,6 +205,7 @@ PyMethodDef functions[] = {
     {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(again)), METH_FASTCALL, nullptr},
     {"fits", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(fits)), METH_FASTCALL, nullptr},
     {"like", like, METH_VARARGS, nullptr},
+    {"unchanged", unchanged_of, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_calls", nullptr, 0, functions, nullptr, nullptr, nullptr, nullptr};

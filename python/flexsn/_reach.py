@@ -44,6 +44,7 @@ from ._contents import (
     same_members, slot_content, still_reads,
 )  # fmt: skip
 from ._elsewhere import changing, is_file
+from ._guards import Guards, is_unchanged
 from ._recording import TraceError
 from ._values import CODE, Same, code_value, constant_value, plain_value
 
@@ -98,8 +99,8 @@ class Reach:
     """Everything a core can reach: code, plain values, tensors by place."""
 
     __slots__ = (
-        "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "catches", "hashes", "_absent",
-        "_cells", "_contents", "_default_dtype", "_functions", "_held", "_lengths", "_plain", "_tensor_facts",
+        "key", "objects", "tensors", "containers", "plain_routes", "changing", "caches", "catches", "hashes", "guards",
+        "_plain",
     )  # fmt: skip
 
     key: Hashable
@@ -118,81 +119,42 @@ class Reach:
     """Where code on the way catches exceptions first, from which it may learn of sizes; "" where it does not."""
     hashes: bool
     """Whether code on the way names hash(), of which only that of some values is the same at each call."""
+    guards: Guards
+    """What must be as it is for this to hold."""
 
     def __init__(self, core: Callable[..., Any]) -> None:
         walk = _Walk()
         walk.run(core)
         # Numbers that meet integer tensors, and tensors made from numbers, take this type.
-        self._default_dtype = torch.get_default_dtype()
-        self.key = ((DEFAULT_DTYPE, (torch.dtype, self._default_dtype)), *walk.lines)
+        default_dtype = torch.get_default_dtype()
+        self.key = ((DEFAULT_DTYPE, (torch.dtype, default_dtype)), *walk.lines)
         self.tensors = tuple(walk.places)
         self.plain_routes = tuple(walk.plain_routes)
         self.changing = walk.changing
         self.caches = tuple(walk.caches)
         self.catches = walk.catches
         self.hashes = walk.hashes
-        self._plain = {DEFAULT_DTYPE: self._default_dtype} | walk.plain
-        self._held = tuple(walk.held)
-        self._absent = tuple(walk.absent)
-        self._cells = tuple(walk.cells)
-        self._functions = tuple(walk.functions)
+        self._plain = {DEFAULT_DTYPE: default_dtype} | walk.plain
         self.objects = tuple(walk.objects)
-        self._lengths = tuple(walk.lengths)
-        self._contents = tuple(walk.contents)
         self.containers = tuple(walk.containers)
-        self._tensor_facts = tuple(walk.tensor_facts)
+        self.guards = Guards(
+            tuple(walk.held), tuple(walk.cells), tuple(walk.functions), tuple(walk.absent), tuple(walk.lengths),
+            self.objects, tuple(walk.tensor_facts), tuple(walk.contents), default_dtype,
+        )  # fmt: skip
 
     def current(self) -> bool:
         """Says whether nothing the core can reach has changed since this object was made.
 
         A value replaced by an equal one counts as changed; a new `Reach` of the core then has an equal key.
         """
-        try:
-            for holder, name, value in self._held:
-                if holder[name] is not value:
-                    return False
-            for cell, value in self._cells:
-                if cell.cell_contents is not value:
-                    return False
-            for function, code, defaults, keyword_defaults in self._functions:
-                if (
-                    function.__code__ is not code
-                    or function.__defaults__ is not defaults
-                    or function.__kwdefaults__ is not keyword_defaults
-                ):
-                    return False
-            for holder, name in self._absent:
-                if name in holder:
-                    return False
-            for holder, length in self._lengths:
-                if len(holder) != length:
-                    return False
-            for thing, kind, attributes in self.objects:
-                if thing.__class__ is not kind or thing.__dict__ is not attributes:
-                    return False
-            for tensor, dtype, shape, requires_grad, device in self._tensor_facts:
-                if (
-                    tensor.dtype is not dtype
-                    or tensor.requires_grad is not requires_grad
-                    or tensor.shape != shape
-                    or tensor.device != device
-                ):
-                    return False
-            for unchanged in self._contents:
-                if not unchanged():
-                    return False
-        except (KeyError, ValueError, AttributeError):
-            # A name, the value of a cell or a `__dict__` is gone.
-            return False
-        return torch.get_default_dtype() is self._default_dtype
-
+        return is_unchanged(self.guards)
 
     def put_back(self) -> None:
         """Gives globals, variables of closures and the like the values that they had."""
-        for holder, name, value in self._held:
+        for holder, name, value in self.guards.held:
             if isinstance(holder, dict) and holder.get(name) is not value:
                 holder[name] = value
-        for cell, value in self._cells:
+        for cell, value in self.guards.cells:
             if cell_content(cell) is not value:
                 cell.cell_contents = value
 
@@ -266,7 +228,7 @@ class _Walk:
         self.caches: list[tuple[Any, str]] = []
         self.catches = ""
         self.hashes = False
-        # Guards, each kind in the form that `Reach.current` checks.
+        # Guards, each kind in the form that `Guards` has it in.
         self.held: list[tuple[Any, str, Any]] = []
         self.absent: list[tuple[Any, str]] = []
         self.cells: list[tuple[types.CellType, Any]] = []

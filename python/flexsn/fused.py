@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import has_torch_function
 
 from ._checks import check_dense, check_plain, check_step_shape
@@ -372,7 +373,7 @@ class Fused:
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any] = ()
     ) -> tuple[Trace, Sequence[Tensor], Sequence[Tensor]]:
         """What an operator takes: the neuron for such tensors, states of its types, and its parameters."""
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             found, captured = self._under_a_compiler(inputs, states, static)
             fitting = False
         else:
@@ -393,6 +394,24 @@ class Fused:
             states = [s if s.dtype == d else s.to(d) for s, d in zip(states, found.state_dtypes)]
         return found, states, params
 
+    def again(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, sequences: bool = False
+    ) -> tuple[list[Tensor], list[Tensor]] | None:
+        """The results of a call that is like the one before it; None where it is not, or a compiler looks on."""
+        held = self._held
+        if held is None or held.call is None:
+            return None
+        found, guards, params = held.trace, held.reach.guards, held.captured
+        if found.prepare is not None:
+            if not calls.fits(held.call, guards, inputs, states):  # else they would be prepared twice
+                return None
+            params = _prepared(found, params)
+        try:
+            return calls.again(held.call, guards, inputs, states, params, sequences)
+        except (RuntimeError, TypeError, ValueError):
+            self._say_more(inputs, states, params)
+            raise
+
     def __call__(
         self,
         inputs: Sequence[Tensor],
@@ -401,21 +420,8 @@ class Fused:
         sequences: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs [T, ...], then last states, or with `sequences` all states [T, ...]. No states: zeros."""
-        held = None if torch.compiler.is_compiling() else self._held
-        if (
-            held is not None
-            and held.call is not None
-            and not static
-            and (held.trace.prepare is None or calls.fits(held.call, inputs, states))  # else it would run twice
-            and held.reach.current()
-        ):
-            found = held.trace
-            params = held.captured if found.prepare is None else _prepared(found, held.captured)
-            try:
-                results = calls.again(held.call, inputs, states, params, sequences)
-            except (RuntimeError, TypeError, ValueError):
-                self._say_more(inputs, states, params)
-                raise
+        if not static and not is_dynamo_compiling():
+            results = self.again(inputs, states, sequences)
             if results is not None:
                 return results
         found, ready_states, params = self.ready(inputs, states, static)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from ._checks import Counts, check_requires_grad, check_scan, check_step_shape, output_templates
 from ._lowering import run_scan
@@ -223,8 +224,23 @@ class FlexSN(MemoryModule):
         """Runs sequences [T, ...]; all outputs as a list."""
         memories = self._memories
         states = memories["states"]
+        kernel_alone = not self._eager and not self._store_state_seqs and self._has_counts
+        if (
+            kernel_alone
+            and not is_dynamo_compiling()
+            and not self._static_places
+            and (
+                self.init_states is zero_states
+                if states is None
+                else not self._assigned and backward_number() == -1
+            )
+        ):
+            results = self._fused.again(inputs, states)
+            if results is not None:
+                outputs, memories["states"] = results
+                return outputs
         length = sequence_length(inputs, self.num_inputs)
-        if not self._eager and not self._store_state_seqs and length != 0 and self._has_counts:
+        if kernel_alone and length != 0:
             # The common call, with nothing around the kernel that it can do without.
             if states is None:
                 if self.init_states is not zero_states:
@@ -234,7 +250,7 @@ class FlexSN(MemoryModule):
                 if self._assigned:
                     self._check_states(states)
                     self._assigned = False
-                if torch.compiler.is_dynamo_compiling():
+                if is_dynamo_compiling():
                     states = self._continued(states)
                 elif backward_number() != -1:
                     self._refuse_to_run_again()
@@ -246,7 +262,7 @@ class FlexSN(MemoryModule):
             self._refuse_to_run_again()
         if self._eager:
             self._check_shape(states, inputs[0].shape[1:])
-        if length != 0 and (self._eager or torch.compiler.is_dynamo_compiling()):
+        if length != 0 and (self._eager or is_dynamo_compiling()):
             states = self._continued(states)
         outputs, states, sequences = self._run(inputs, states, length, self._store_state_seqs)
         if self._eager:
@@ -431,7 +447,7 @@ class FlexSN(MemoryModule):
         """States that an eager or a compiled call left, as the next one takes them."""
         if states is None:
             return None
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return _carried_into_compiled_code(states)
         if self._visit is None or torch.compiler.is_compiling():
             return states

@@ -80,6 +80,9 @@ class Recorded:
         self.calls: list[tuple[list[Tensor] | None, tuple[Any, ...], bool]] = []
         Recorded.made.append(self)
 
+    def again(self, inputs, states, sequences=False):
+        return None
+
     def __call__(self, inputs, states, static=(), sequences=False):
         self.calls.append((states, static, sequences))
         if states is None:

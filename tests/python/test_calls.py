@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flexsn
 from flexsn import fused, surrogate
+from flexsn._guards import unchanged
 from flexsn._library import calls
+from flexsn._reach import Reach
 
 pytestmark = pytest.mark.skipif(calls is None, reason="the short way is not built: no Python.h")
 
@@ -286,13 +288,119 @@ print(calls, found)
     assert done.stdout.split("\n")[0] == "None [3.0, 6.0]"
 
 
+class Reader:
+    """Reads an attribute of its own, one of a class, a closure's variable, a global and a default."""
+
+    scale = 0.5
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.numbers = [1.0, 2.0]
+        cell = 2.0
+
+        def inner(x, factor=3.0, *, shift=4.0):
+            return x * cell * factor + shift
+
+        def set_cell(value):
+            nonlocal cell
+            if value is None:
+                del cell
+            else:
+                cell = value
+
+        self.inner, self.set_cell = inner, set_cell
+
+    def __call__(self, x, v):
+        v = v * self.scale + self.inner(x) * self.tensor + self.numbers[0] + a_global
+        return v, v
+
+
+a_global = 1.5
+
+
+class Other(Reader):
+    pass
+
+
+def _new_global(reader: Reader) -> None:
+    globals()["a_global"] = 2.5
+
+
+def _no_global(reader: Reader) -> None:
+    del globals()["a_global"]
+
+
+CHANGES = {
+    "nothing": lambda reader: None,
+    "an attribute": lambda reader: setattr(reader, "tensor", torch.ones(2)),
+    "an attribute goes": lambda reader: delattr(reader, "tensor"),
+    "an attribute hides that of the class": lambda reader: setattr(reader, "scale", 0.25),
+    "the class's attribute": lambda reader: setattr(Reader, "scale", 0.25),
+    "the class": lambda reader: setattr(reader, "__class__", Other),
+    "the dict": lambda reader: setattr(reader, "__dict__", dict(reader.__dict__)),
+    "a cell": lambda reader: reader.set_cell(5.0),
+    "an empty cell": lambda reader: reader.set_cell(None),
+    "code": lambda reader: setattr(reader.inner, "__code__", Reader(torch.ones(2)).inner.__code__.replace(co_name="x")),
+    "a default": lambda reader: setattr(reader.inner, "__defaults__", (4.0,)),
+    "a default goes": lambda reader: setattr(reader.inner, "__defaults__", None),
+    "a default by name": lambda reader: setattr(reader.inner, "__kwdefaults__", {"shift": 1.0}),
+    "a default by name in place": lambda reader: reader.inner.__kwdefaults__.update(shift=1.0),
+    "an element": lambda reader: reader.numbers.__setitem__(0, 9.0),
+    "a length": lambda reader: reader.numbers.append(3.0),
+    "a global": _new_global,
+    "no global": _no_global,
+    "requires_grad": lambda reader: reader.tensor.requires_grad_(),
+    "a tensor's type": lambda reader: setattr(reader.tensor, "data", reader.tensor.double()),
+    "a tensor's shape": lambda reader: setattr(reader.tensor, "data", torch.ones(1, 2)),
+    "a tensor's size": lambda reader: setattr(reader.tensor, "data", torch.ones(1)),
+    "the default type": lambda reader: torch.set_default_dtype(torch.float64),
+}
+
+
+@pytest.mark.parametrize("subclass", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_both_ways_to_ask_see_the_same_changes(change, subclass):
+    tensor = torch.ones(2)
+    if subclass:
+        tensor = tensor.as_subclass(type("Named", (Tensor,), {}))
+    reader = Reader(tensor)
+    guards = Reach(reader).guards
+    assert calls.unchanged(guards) is unchanged(guards) is True
+    try:
+        CHANGES[change](reader)
+        assert calls.unchanged(guards) is unchanged(guards) is (change == "nothing")
+    finally:
+        Reader.scale = 0.5
+        globals()["a_global"] = 1.5
+        torch.set_default_dtype(torch.float32)
+
+
+def test_what_a_guard_raises_is_raised_by_both_ways_to_ask():
+    guards = Reach(lif).guards
+    for error, raised in ((OSError("gone"), True), (AttributeError("gone"), False)):
+
+        def fail(error=error):
+            raise error
+
+        failing = guards._replace(contents=(fail,))
+        for ask in (calls.unchanged, unchanged):
+            if raised:
+                with pytest.raises(OSError, match="gone"):
+                    ask(failing)
+            else:
+                assert ask(failing) is False
+
+
 def test_wrong_uses_of_the_module_are_errors():
-    with pytest.raises(TypeError, match="5 arguments, found 1"):
+    with pytest.raises(TypeError, match="6 arguments, found 1"):
         calls.again(None)
     with pytest.raises(ValueError, match="PyCapsule"):
-        calls.again(object(), (), None, [], False)
-    with pytest.raises(TypeError, match="3 arguments, found 0"):
+        calls.again(object(), (), (), None, [], False)
+    with pytest.raises(TypeError, match="4 arguments, found 0"):
         calls.fits()
+    for wrong in ((), [], tuple([()] * 8), None):
+        with pytest.raises(TypeError, match="expected the guards of a Reach"):
+            calls.unchanged(wrong)
     with pytest.raises(TypeError, match="torch.dtype"):
         calls.like("neuron", True, 1, 1, 2, (float,), None)
     with pytest.raises(ValueError, match="an input"):
