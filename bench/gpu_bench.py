@@ -111,14 +111,14 @@ def between_events(call: Callable[[], object], repeats: int = 30) -> float:
     return statistics.median(times[3:])
 
 
-def in_turn(*runs: Callable[[], object] | None, rounds: int = 6) -> list[float]:
-    """The same of several calls, which take turns: others use the machine too, so the best round of each counts."""
-    best = [math.inf] * len(runs)
+def in_turn(*runs: Callable[[], object] | None, rounds: int = 25) -> list[float]:
+    """The same of several calls, which take turns: who else uses the machine disturbs all of them alike."""
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for place, run in enumerate(runs):
+        for run, found in zip(runs, times):
             if run is not None:
-                best[place] = min(best[place], between_events(run, 15))
-    return best
+                found.append(between_events(run, 12))
+    return [statistics.median(found) if found else math.nan for found in times]
 
 
 def queued(call: Callable[[], object], repeats: int = 30) -> float:
@@ -246,9 +246,8 @@ def calls(table: Table, bandwidth: float) -> None:
         size = f"{steps} x {elements}"
         call = training(fused(lif), x, grad)
         peer_call = None if peer is None else training(peer, x, grad)
-        eager_call = training(loop, x, grad) if steps == 8 else None
         product = training(lambda x: x * 2, x, grad)
-        ours, theirs, eager, alone = in_turn(call, peer_call, eager_call, product)
+        ours, theirs, alone = in_turn(call, peer_call, product)
         floor = 5 * x.nbytes / bandwidth * 1e3
         goal = 0.78 if (steps, elements) == (8, 4194304) else None
         work = f"training through FlexSN {size}, of the floor"
@@ -256,7 +255,8 @@ def calls(table: Table, bandwidth: float) -> None:
         if peer_call is not None:
             work = f"training {size} against SpikingJelly"
             table.at_least(work, against_peer, theirs / ours, "x", ms=theirs, queued_ms=queued(peer_call))
-        if eager_call is not None:
+        if steps == 8:
+            eager = between_events(training(loop, x, grad), 10)
             table.at_least(f"training {size} against eager", None, eager / ours, "x", ms=eager)
         work = f"torch's own (x * 2) with backward {size}, times as long"
         table.at_least(work, None, alone / ours, "x", ms=alone, queued_ms=queued(product))
@@ -267,7 +267,7 @@ def calls(table: Table, bandwidth: float) -> None:
         ("training call 8 x 32768 from Python", 160, training(call, x, grad)),
         ("inference call 8 x 32768 from Python", 30, inference(call, x)),
     ):
-        table.at_most(work, goal, min(wall_clock(run) for _ in range(5)) * 1e3, "us")
+        table.at_most(work, goal, statistics.median(wall_clock(run) for _ in range(5)) * 1e3, "us")
 
 
 def beside_compile(table: Table) -> None:

@@ -239,13 +239,19 @@ std::string simulate(const Neuron& neuron, const Simulation& simulation) {
 Neuron parse_neuron(std::string_view text, std::string_view file) { return Neuron(parse(text, file)); }
 
 Neuron load_neuron(const std::string& path) {
+  constexpr std::size_t longest = std::size_t{64} << 20;
   std::ifstream file(path, std::ios::binary);
   if (!file) user_error("the file '", path, "' cannot be read; give the path of an .fsn file");
-  std::ostringstream content;
-  content.exceptions(std::ios::badbit);
-  if (file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
+  std::string text;
+  for (std::vector<char> part(1 << 16); file;) {
+    file.read(part.data(), static_cast<std::streamsize>(part.size()));
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > longest)
+      user_error("the file '", path,
+                 "' holds more than 64 MiB, which no text of a neuron does; give an .fsn file");
+  }
   if (file.bad()) user_error("the file '", path, "' cannot be read to its end");
-  return parse_neuron(content.str(), path.substr(path.find_last_of('/') + 1));
+  return parse_neuron(text, path.substr(path.find_last_of('/') + 1));
 }
 
 }  // namespace flexsn

@@ -244,6 +244,8 @@ TEST(Simulate, ReadsColumnsOfAFile) {
   std::ofstream(path) << "\n";
   expect_error([&] { simulate(copy, {.steps = 1, .inputs = {{"", path}}}); }, {"is empty"});
   expect_error([&] { load_neuron(path + ".fsn"); }, {"cannot be read", ".fsn"});
+  expect_error([&] { load_neuron("/dev/zero"); }, {"'/dev/zero'", "more than 64 MiB", "give an .fsn file"});
+  expect_error([&] { load_neuron("/"); }, {"'/'", "cannot be read"});
   std::remove(path.c_str());
 }
 

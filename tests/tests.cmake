@@ -328,7 +328,8 @@ else()
       import
       import_errors
       reach
-      surroundings)
+      surroundings
+      user_functions)
     flexsn_python_tests(library
       cuda
       neurons

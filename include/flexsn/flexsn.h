@@ -571,7 +571,8 @@ struct RunState;
 }  // namespace detail
 
 /// Arrays bound to a kernel by name. Everything is checked against the step's shape before a byte is touched.
-/// Arrays must stay where they are while the run is used. What is written must overlap nothing else that is
+/// Arrays must stay where they are while the run is used; backward reads inputs, states and parameters again,
+/// so what is in them must stay from forward to backward. What is written must overlap nothing else that is
 /// bound, but for a state or the gradient of one, which may be written exactly where it is read. Binding
 /// anything means that forward must run again before backward. A run belongs to one thread, a workspace to
 /// one run from forward to backward.

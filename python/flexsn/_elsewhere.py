@@ -34,7 +34,9 @@ _CHANGING = {
     "thread_time thread_time_ns localtime gmtime ctime asctime strftime clock_gettime clock_gettime_ns",
     "datetime": "datetime.now datetime.utcnow datetime.today date.today",
     "os": "urandom getrandom getpid getppid times getcwd listdir scandir stat open read popen system getloadavg "
-    "walk access path.exists path.lexists path.isfile path.isdir path.getsize path.getmtime",
+    "walk access path.exists path.lexists path.isfile path.isdir path.getsize path.getmtime path.expandvars "
+    "path.expanduser",
+    "resource": "getrusage getrlimit",
     "glob": "glob iglob",
     "random": "Random SystemRandom",
     "sys": "_getframe _current_frames getrefcount getsizeof getrecursionlimit getswitchinterval gettrace "
@@ -89,7 +91,7 @@ def changing(value: Any) -> str | None:
         return None if own else f"a generator of random numbers ({type(value).__name__})"
     if isinstance(value, _HOLDERS):
         return f"an object that holds what changes ({type(value).__name__})"
-    if isinstance(value, _MEMORY):
+    if isinstance(value, _MEMORY) or type(value).__module__.partition(".")[0] == "multiprocessing":
         return f"memory that Python does not watch ({type(value).__name__})"
     return None
 

@@ -109,6 +109,7 @@ class Parameters:
             for node in needed:
                 self.check_tensor(node)
             new = [n for n in needed if n not in self.live and n not in crossing]
+            new = new or self.behind(crossing)
             if not new:
                 break
             crossing += new
@@ -127,17 +128,22 @@ class Parameters:
         self.detached: list[int] = []
         for k, node in enumerate(self.params):
             candidates = self.candidates_of(node)
-            if not candidates:
-                if self.needs_gradient(node):
-                    self.complain(
-                        node,
-                        f"a parameter goes through {node.target} inside a torch function, where its "
-                        "gradient cannot be followed; compute it in a line of its own",
-                    )
+            if not candidates:  # what it is made of inside a function has the gradient
                 self.detached.append(k)
             for _, _, tensor in candidates:
                 self.no_user_backward(node, tensor)
             self.param_grads.append([grad for _, grad, _ in candidates if grad is not None])
+
+    def behind(self, crossing: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+        """Tensors that a function takes and makes others of, which enter the step; the gradient is theirs."""
+        known = {id(candidate) for node in crossing for candidate in self.candidates_of(node)}
+        found = {
+            node: None
+            for node, candidates in self.candidates_at.items()
+            for candidate in candidates
+            if node not in self.live and candidate[1] is not None and id(candidate) not in known
+        }
+        return list(found)
 
     def candidates_of(self, node: torch.fx.Node) -> list[Candidate]:
         """The ways in which a parameter enters the step."""
@@ -160,24 +166,6 @@ class Parameters:
                     "a parameter is given the shape of an input and then changed; let it broadcast "
                     "instead, or change it first",
                 )
-        # Where a parameter has no leaf of its own (in an autograd.Function), its gradient is also that of
-        # what is made from it.
-        whole = {}
-        for node in self.params:
-            source = self.before_views(node)
-            if any(
-                grad is not None and at.stack_trace != CUT
-                for at, grad, _ in self.candidates_at.get(source, [])
-            ):
-                whole[node] = source
-        for node, source in whole.items():
-            for other in whole:
-                if other is not node and source in map(self.same, self.ancestors(other)):
-                    self.complain(
-                        other,
-                        "a parameter enters an autograd.Function, and so does what is made from it, which "
-                        "flexsn cannot tell apart; compute one of them outside the core",
-                    )
 
     def check_tensor(self, node: torch.fx.Node) -> None:
         if isinstance(node.meta["val"], (torch.Tensor, tuple, list)):

@@ -32,6 +32,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.nn.utils import parametrize
 
 from ._closed import (
@@ -92,6 +93,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapper
 _HOOKS_OF_ALL_MODULES = [
     name for name in dir(torch.nn.modules.module) if name.startswith("_global_") and name.endswith("_hooks")
 ]
+_VIEWS_OF_DICTS = (type({}.keys()), type({}.values()), type({}.items()))
 _LONGEST_PATH = 20_000  # in characters; all paths together grow with the square of the depth
 
 
@@ -363,6 +365,9 @@ class _Walk:
             self._watch(f"{path}.get()", functools.partial(context_content, value), None)
         elif value is os.environ:
             self._environment(path)
+        elif isinstance(value, _VIEWS_OF_DICTS):
+            self.lines.append((path, ("view of a dict", type(value))))
+            self._add(value.mapping, f"dict of {path}", functools.partial(getattr, value, "mapping"), None)
         elif value is sys.modules:
             self.lines.append((path, ("modules",)))
             self._modules_by_name(self._strings, path)
@@ -373,11 +378,17 @@ class _Walk:
     # Kinds of values.
 
     def _tensor(self, tensor: Tensor, path: str, read: Callable[[], Any], route: Route | None) -> None:
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise ValueError(
+                f"flexsn: {path} is a parameter that has no shape yet, as lazy modules have them; give it one "
+                "(materialize) before the first call"
+            )
         dtype, shape, requires_grad, device = tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device
         kind = Tensor if is_closed_class(type(tensor)) else type(tensor)
         self.lines.append((path, (Tensor, dtype, tuple(shape), requires_grad, device.type, kind)))
         self.tensor_facts.append((tensor, dtype, shape, requires_grad, device))
         self.places.append(Place(path, read, route))
+        self._follow(functools.partial(self._open_object, tensor, tensor.__dict__, path, route))
 
     def _function(self, function: types.FunctionType, path: str, route: Route | None) -> None:
         code, scope = function.__code__, function.__globals__
@@ -555,6 +566,7 @@ class _Walk:
             self._first[id(kind)] = path
             self._kept.append(kind)
             bases = tuple(self._class(base) or Same(base) for base in kind.__mro__[1:])
+            self.contents.append(functools.partial(still_reads, functools.partial(getattr, kind, "__mro__"), kind.__mro__))
             self.lines.append((path, ("class", bases, self._class(type(kind)) or Same(type(kind)))))
             if issubclass(kind, torch.autograd.Function):
                 route = None  # Dynamo reads no attributes of these

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,14 @@ def user_frame(frame: Any) -> str:
     return ""
 
 
+def in_line_of_user() -> str:
+    """ " (file:line)" of the user's code that called flexsn."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN, _TORCH)):
+        frame = frame.f_back
+    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
 def module_frame(frame: Any) -> str:
     """The innermost line of torch's modules, "torch/nn/modules/...:line", for a core that is one of them."""
     while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
@@ -159,9 +168,11 @@ class _Watch(TorchFunctionMode):
     that of what is made from the tensor elsewhere.
     """
 
-    def __init__(self, core_name: str) -> None:
+    def __init__(self, core_name: str, plain: dict[int, torch.Tensor]) -> None:
+        """`plain`: what stands for tensors of other classes, by their ids."""
         super().__init__()
         self.core_name = core_name
+        self.plain = plain
         self.seen: dict[int, torch.Tensor] = {}
         self.live: dict[int, torch.Tensor] = {}
         self.leaves: dict[int, torch.Tensor] = {}
@@ -187,14 +198,17 @@ class _Watch(TorchFunctionMode):
         self.live.update((id(copy), copy) for copy in copies)
         return copies
 
+    def as_plain(self, value: Any) -> Any:
+        return self.plain.get(id(value), value)
+
     def leaf_for(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.requires_grad or id(value) in self.live:
             return value
         if id(value) not in self.leaves:
-            with _torch.written_at(CUT):
+            with _torch.functions_unseen(), _torch.written_at(CUT):
                 leaf = value.detach()
                 # What can be changed in place would change the leaf with it.
-                leaf = (leaf.clone() if _torch.is_functional(leaf) else leaf).requires_grad_()
+                leaf = (leaf.clone() if _torch.is_functional(leaf) else _torch.functional(leaf)).requires_grad_()
             self.leaves[id(value)] = leaf
             self.entries.append((value, leaf))
         return self.leaves[id(value)]
@@ -207,6 +221,20 @@ class _Watch(TorchFunctionMode):
                 with _torch.written_at(CUT):
                     value.copy_(leaf)
         return first
+
+    def function(self, run: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """A call of an autograd.Function, inside of which gradients are its own: parameters enter it as a whole."""
+        if self.plain:
+            args, keywords = pytree.tree_map(self.as_plain, (args, keywords))
+        live = any(id(value) in self.live for value in (*args, *keywords.values()))
+        if live and torch.is_grad_enabled():
+            args = tuple(self.leaf_for(value) for value in args)
+        result = run(*args, **keywords)
+        if live:
+            for value in pytree.tree_leaves(result):
+                if isinstance(value, torch.Tensor):
+                    self.live[id(value)] = value
+        return result
 
     def refuse(self, place: str, text: str) -> None:
         where = f" ({place})" if place else ""
@@ -242,11 +270,15 @@ class _Watch(TorchFunctionMode):
         changed = [keywords["out"]] if isinstance(keywords.get("out"), torch.Tensor) else []
         if args and _changes_its_argument(name, keywords):
             changed.append(args[0])
-        if any(isinstance(tensor, torch.Tensor) and not _torch.is_functional(tensor) for tensor in changed):
-            self.refuse(place, f"{name} {_CHANGES_ANOTHER}")
+        leaves = {id(leaf) for _, leaf in self.entries}  # inside an autograd.Function they stand for parameters
+        for tensor in changed:
+            if isinstance(tensor, torch.Tensor) and (not _torch.is_functional(tensor) or id(tensor) in leaves):
+                self.refuse(place, f"{name} {_CHANGES_ANOTHER}")
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         keywords = kwargs or {}
+        if self.plain:
+            args, keywords = pytree.tree_map(self.as_plain, (args, keywords))
         place = user_frame(sys._getframe(1))
         name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of torch.ops
         if name == "__get__":  # of a property
@@ -368,26 +400,27 @@ def record(
     static: Sequence[Any],
     carry: Sequence[bool] | None,
     name: str,
+    plain: dict[int, torch.Tensor] | None = None,
 ) -> Recorded:
     """`carry` says which arguments carry a gradient; None: there are to be no gradients at all."""
     counts: dict[str, Any] = {}
-    watch = _Watch(name)
+    watch = _Watch(name, plain or {})
 
     def joint(*primals: torch.Tensor) -> list[torch.Tensor]:
-        with watch, _Numbers(watch):
+        with watch, _Numbers(watch), _torch.autograd_functions_seen_by(watch.function):
             for tensor in captured:
                 watch.note(tensor)
-            returned = core(*watch.start(primals), *static)
+            returned = core(*watch.start(primals), *map(watch.as_plain, static))
             watch.raise_refused()
-            returned = _as_tuple(returned, name)
+            returned = tuple(watch.leaf_for(watch.as_plain(value)) for value in _as_tuple(returned, name))
             carrying = [i for i, value in enumerate(returned) if value.requires_grad]
             tangents = [torch.empty_like(returned[i]) for i in carrying]
             wanted = [p for p in primals if p.requires_grad]
-            known = watch.live.keys() | {id(p) for p in primals} | {id(value) for value in returned}
-            sources = [tensor for key, tensor in watch.seen.items() if key not in known]
-            sources += [source for source, _ in watch.entries]
-            candidates = [tensor for key, tensor in watch.seen.items() if key not in known]
-            candidates += [leaf for _, leaf in watch.entries]
+            known = watch.live.keys() | {id(value) for value in (*primals, *returned)}
+            known |= {id(leaf) for _, leaf in watch.entries}
+            seen = [tensor for key, tensor in watch.seen.items() if key not in known]
+            sources = seen + [source for source, _ in watch.entries]
+            candidates = seen + [leaf for _, leaf in watch.entries]
             grads: Sequence[torch.Tensor | None] = [None] * (len(wanted) + len(candidates))
             if carrying and (wanted or candidates):
                 watch.backward = True
@@ -474,6 +507,10 @@ def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch)
         raise NoDerivative(f"{name} ({place}): the backward of an autograd.Function raises {what}") from error
     if isinstance(error, TraceError) or not inside or not place and isinstance(error, TypeError):
         return
+    if isinstance(error, SystemError) and error.__cause__ is not None:  # which hides what C code raised
+        error = error.__cause__
+        if isinstance(error, TraceError):
+            raise error
     text = str(error)
     where = f" ({place})" if place else ""
     if (
@@ -486,6 +523,11 @@ def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch)
     if "derivative for" in text and "is not implemented" in text:
         where = f" ({watch.no_derivative_at})" if watch.no_derivative_at else ""
         raise NoDerivative(f"{name}{where}: {text.splitlines()[0]}") from error
+    if sparse := re.search(r"Could not run '(\S+)' with arguments from the 'Sparse", text):
+        raise TraceError(
+            f"{name}{where}: {sparse[1]} takes a sparse tensor that the core captures; make it a plain one with "
+            ".to_dense()"
+        ) from error
     raise TraceError(
         f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "
         f'mend it, or use backend="torch"'

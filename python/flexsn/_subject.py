@@ -205,6 +205,9 @@ def subject_of(
             f"{asker}: num_states is required for a core. It cannot be told from the core: with three "
             "arguments and three results there may be one, two or three states; say for example num_states=1"
         )
+    for name, count in (("num_inputs", num_inputs), ("num_states", num_states)):
+        if count is not None and count < 0:
+            raise ValueError(f"{asker}: {name} must not be negative, found {count}")
     names, required = argument_names(core)
     if num_inputs is None:
         num_inputs = required - num_states - len(static)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 import types
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +111,15 @@ def has_saved_tensors_hooks() -> bool:
 
 #: The innermost transform of torch.func (grad, vmap, ...) around this, or None. Nothing public tells (2.13).
 transform_around = torch._C._functorch.peek_interpreter_stack
+
+
+def in_forward_mode() -> bool:
+    """Whether tensors may be dual ones. Nothing public tells (2.13)."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def under_grad_transform() -> bool:
@@ -291,6 +301,51 @@ def nodes_to_come() -> list[Any]:
 
 def is_functional(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FunctionalTensor)
+
+
+#: What runs in it is seen by no mode of torch functions. Modes have no public switch (2.13).
+functions_unseen = torch._C.DisableTorchFunction
+
+
+def functional(tensor: Tensor) -> Tensor:
+    """A tensor of the recording, of which torch itself may make new ones and fill them."""
+    return FunctionalTensor.to_functional(tensor)
+
+
+class _Handlers(threading.local):
+    """What sees the autograd.Functions that this thread calls."""
+
+    call: Callable[..., Any] | None = None
+
+
+_handlers = _Handlers()
+_handling = threading.Lock()
+_handled = 0
+_apply = torch.autograd.Function.__dict__["apply"]
+
+
+@classmethod
+def _handed_on(cls: type, *args: Any, **kwargs: Any) -> Any:
+    run = functools.partial(_apply.__func__, cls)
+    return run(*args, **kwargs) if _handlers.call is None else _handlers.call(run, args, kwargs)
+
+
+@contextlib.contextmanager
+def autograd_functions_seen_by(call: Callable[..., Any]) -> Iterator[None]:
+    """Hands calls of autograd.Functions by this thread to `call(run, args, kwargs)`; no mode sees them (2.13)."""
+    global _handled
+    before, _handlers.call = _handlers.call, call
+    with _handling:
+        _handled += 1
+        torch.autograd.Function.apply = _handed_on
+    try:
+        yield
+    finally:
+        _handlers.call = before
+        with _handling:
+            _handled -= 1
+            if _handled == 0:
+                torch.autograd.Function.apply = _apply
 
 
 def user_backward(grad_fn: Any) -> bool:

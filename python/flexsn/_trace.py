@@ -19,6 +19,7 @@ from ._parameters import place_of, type_name, value_of
 from ._program import Program, program_of, run_program
 from ._reach import describe
 from ._recording import Like, NoDerivative, Recorded, TraceError, record
+from ._torch import functions_unseen
 from ._unchanged import Unchanged
 
 __all__ = ["Like", "Program", "Trace", "TraceError", "run_program", "trace"]
@@ -121,6 +122,7 @@ def _free_of_shape(
     captured: Sequence[torch.Tensor],
     static: Sequence[Any],
     carry: Sequence[bool] | None,
+    plain: dict[int, torch.Tensor],
 ) -> tuple[Listing, str]:
     """The listing and text with nothing in them that depends on the step's shape; an error where there is."""
     recorded, name, num_inputs = listing.recorded, listing.name, listing.num_inputs
@@ -131,7 +133,7 @@ def _free_of_shape(
     for shape in _other_shapes(here):
         others = [Like(like.dtype, like.device, shape) for like in likes]
         try:
-            again = record(core, others, captured, static, carry, name)
+            again = record(core, others, captured, static, carry, name, plain)
         except Exception as error:  # of the core, at a shape that it may not be made for
             failure = error
             continue
@@ -195,6 +197,15 @@ def _narrower_state(name: str, place: int, dtype: torch.dtype, returned: torch.d
     )
 
 
+_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of torch's own class; those of others cannot be recorded."""
+    with torch.inference_mode(False), functions_unseen():
+        return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
 def _changing(name: str, place: str, what: str) -> TraceError:
     return TraceError(
         f"{name} ({place}) reads {what}, which may be something else at each call, but a step is traced once "
@@ -229,6 +240,8 @@ def _traced(
 ) -> Trace:
     name = describe(core)
     states = list(states)
+    plain = {id(tensor): _plain(tensor) for tensor in captured if type(tensor) not in _PLAIN_CLASSES}
+    captured = [plain.get(id(tensor), tensor) for tensor in captured]
     carry: Sequence[bool] | None = [True] * (len(inputs) + len(states))
     if requires_grad is not None:
         if len(requires_grad) != len(carry):
@@ -247,10 +260,10 @@ def _traced(
         try:
             try:
                 with hashes_watched() if unchanged.reach.hashes else contextlib.nullcontext([]) as hashed:
-                    recorded = record(core, likes, captured, static, carry, name)
+                    recorded = record(core, likes, captured, static, carry, name, plain)
             except NoDerivative as error:
                 untrainable, carry = str(error), None
-                recorded = record(core, likes, captured, static, carry, name)
+                recorded = record(core, likes, captured, static, carry, name, plain)
         except BaseException:  # Ctrl-C too must leave nothing of a trace in the user's objects
             unchanged.restore()
             raise
@@ -275,7 +288,7 @@ def _traced(
     if recorded.reads_size_at is None:
         recorded.reads_size_at = unchanged.reach.catches or None
     listing = _list(recorded, likes, len(inputs), captured, name)
-    listing, text = _free_of_shape(core, likes, listing, _text(listing), captured, static, carry)
+    listing, text = _free_of_shape(core, likes, listing, _text(listing), captured, static, carry, plain)
     captured_places, prepare = program_of(listing)
     outputs = recorded.returned - len(states)
     return Trace(

@@ -47,6 +47,8 @@ class MemoryModule(StepModule, nn.Module):
 
     # Names of memories that show what the last run did; explicit states (functional calls) leave them out.
     memory_caches: tuple[str, ...] = ()
+    # Whether a call has gone on from states.
+    _went_on = False
 
     def __init__(self) -> None:
         _join_spikingjelly()
@@ -110,13 +112,21 @@ class MemoryModule(StepModule, nn.Module):
         self._memories[name] = value
         self.set_reset_value(name, value)
 
-    def _refuse_to_run_again(self) -> None:
-        """For a call that goes on from states: in backward, they are those that the first run left."""
-        if backward_number() != -1 and not getattr(running_again, "depth", 0):
+    def _check_running_again(self, goes_on: bool) -> None:
+        """For each call, which goes on from states or not: in backward it must start as the first run did."""
+        if backward_number() == -1:
+            if goes_on and not self._went_on:
+                self.__dict__["_went_on"] = True
+        elif (goes_on or self._went_on) and not getattr(running_again, "depth", 0):
+            wrong = (
+                "would go on from the states that the first run left"
+                if goes_on
+                else "starts anew, where the first run may have gone on from states, as calls before have"
+            )
             raise RuntimeError(
                 f"{type(self).__name__}: this call is part of a backward, as torch.utils.checkpoint makes them, "
-                "and would go on from the states that the first run left, so that gradients were wrong; use "
-                "flexsn.checkpoint(module, *inputs), which runs it again from where it had started"
+                f"and {wrong}, so that gradients were wrong; use flexsn.checkpoint(module, *inputs), which runs "
+                "it again from where it had started"
             )
 
     def reset(self) -> None:
@@ -284,6 +294,11 @@ def extract_memories(module: nn.Module) -> list[Any]:
 def load_memories(module: nn.Module, memory_list: Sequence[Any]) -> None:
     """Sets the state of a network to what `extract_memories` gave."""
     places = _explicit_states(module)
+    if not isinstance(memory_list, Sequence):
+        raise TypeError(
+            f"{type(module).__name__} has {len(places)} memories to load and takes a list of as many values, "
+            f"found {type(memory_list).__name__}; extract_memories gives one"
+        )
     if len(places) != len(memory_list):
         raise ValueError(
             f"{type(module).__name__} has {len(places)} memories to load, found {len(memory_list)} values"
@@ -300,6 +315,8 @@ def to_functional_forward(
     Inputs, states and outputs are tuples, states in the order of `extract_memories`; the memories of the
     network are the same after a call as before it. `fn` stands for `module.forward` where given.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"to_functional_forward: expected a module, found {type(module).__name__}")
     places = _explicit_states(module)
     alone = all(owner is module for owner, _ in places)
     if fn is None and alone and isinstance(module, MemoryModule):

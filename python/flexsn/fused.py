@@ -24,9 +24,10 @@ from ._differences import changed_values
 from ._interrupts import interrupts_held
 from ._library import calls, ops
 from ._reach import Reach, describe, follow
+from ._recording import in_line_of_user
 from ._torch import (
-    constant_result, direct, has_saved_tensors_hooks, modes_off, size_hint, transform_around,
-    under_grad_transform,
+    constant_result, direct, has_saved_tensors_hooks, has_tangent, in_forward_mode, modes_off, size_hint,
+    transform_around, under_grad_transform,
 )  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operator, Operators
@@ -44,6 +45,21 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
+
+
+class _Tracing(threading.local):
+    """Whether this thread traces a core."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: Any) -> None:
+        self.depth -= 1
+
+
+_tracing = _Tracing()
 
 #: traces by what they depend on: fifty layers of one neuron have one; a trace lives while a Fused holds it
 _traces: weakref.WeakValueDictionary[Hashable, Trace] = weakref.WeakValueDictionary()
@@ -221,6 +237,10 @@ class Fused:
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]
     ) -> _Held:
         global _made
+        if torch.jit.is_tracing():
+            raise NotImplementedError(
+                f"flexsn: torch.jit.trace cannot record {describe(self.core)}; use torch.export, or torch.compile"
+            )
         self._check(inputs, states)
         dtypes = tuple([t.dtype for t in inputs])
         state_dtypes = None if states is None else tuple([t.dtype for t in states])
@@ -230,6 +250,7 @@ class Fused:
         facts = _facts(static, own_places)
         captured = own + [value for value in static if isinstance(value, Tensor)]
         check_plain("captured tensor", captured)
+        _refuse_tangents(captured)
         if _any_requires_grad(inputs, states or (), captured):
             _refuse_grad_transform()
         dim = inputs[0].dim()
@@ -306,7 +327,7 @@ class Fused:
 
         def make() -> Trace:
             # Tracing is no part of what a mode around the call records.
-            with interrupts_held(), modes_off():
+            with interrupts_held(), modes_off(), _tracing:
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
         if not (torch.compiler.is_exporting() or has_saved_tensors_hooks() or transform_around()):
@@ -377,6 +398,11 @@ class Fused:
             found, captured = self._under_a_compiler(inputs, states, static)
             fitting = False
         else:
+            if _tracing.depth:
+                raise TraceError(
+                    f"a core calls {describe(self.core)}{in_line_of_user()}, a neuron with a kernel of its own; "
+                    "call the function of its step there, or run it before or after the core's neuron"
+                )
             if has_torch_function(inputs) or (states and has_torch_function(states)):
                 for role, tensors in (("input", inputs), ("state", states or ())):
                     check_dense(role, tensors)
@@ -554,6 +580,15 @@ def _refuse_grad_transform() -> None:
         )
 
 
+def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
+    """As the operators do, for what they do not see."""
+    if in_forward_mode() and any(has_tangent(tensor) for tensor in tensors):
+        raise NotImplementedError(
+            "flexsn: derivatives in forward mode (jvp, dual tensors) are not there; use backward, or "
+            'backend="torch" where they are needed'
+        )
+
+
 def _any_requires_grad(*groups: Sequence[Tensor]) -> bool:
     for group in groups:
         for tensor in group:
@@ -565,6 +600,7 @@ def _any_requires_grad(*groups: Sequence[Tensor]) -> bool:
 def _prepared(found: Trace, captured: Sequence[Tensor]) -> list[Tensor]:
     """The parameters of the kernel: what depends on captured tensors alone is torch code outside of it."""
     params = run_program(found.prepare, captured)
+    _refuse_tangents(params)  # which those lose that are detached
     for place in found.detached:
         params[place] = params[place].detach()
     return params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,10 +70,11 @@ def _example_arguments(
     if T is None:
         T = usual[0] if subject.steps is None else subject.steps
     shape = usual[1] if shape is None else tuple(shape)
-    if not all(isinstance(size, int) and 0 <= size < 2**63 for size in (T, *shape)):
+    sizes = (T, *shape)
+    if not all(isinstance(size, int) and size >= 0 for size in sizes) or math.prod(sizes) >= 2**63:
         raise ValueError(
-            f"{asker}: T and the sizes of shape must be whole numbers from 0 to 2^63 - 1, found T={T} and "
-            f"shape={tuple(shape)}"
+            f"{asker}: T and the sizes of shape must be whole numbers of at least 0 and less than 2^63 all "
+            f"together, found T={T} and shape={tuple(shape)}"
         )
     # No memory is needed to know what would run.
     rows = [torch.zeros((), dtype=d).expand(T, *shape) for d in _dtypes_of_inputs(subject, dtype, asker)]

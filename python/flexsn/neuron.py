@@ -229,11 +229,8 @@ class FlexSN(MemoryModule):
             kernel_alone
             and not is_dynamo_compiling()
             and not self._static_places
-            and (
-                self.init_states is zero_states
-                if states is None
-                else not self._assigned and backward_number() == -1
-            )
+            and backward_number() == -1
+            and (self.init_states is zero_states if states is None else self._went_on and not self._assigned)
         ):
             results = self._fused.again(inputs, states)
             if results is not None:
@@ -242,6 +239,8 @@ class FlexSN(MemoryModule):
         length = sequence_length(inputs, self.num_inputs)
         if kernel_alone and length != 0:
             # The common call, with nothing around the kernel that it can do without.
+            if not is_dynamo_compiling():
+                self._check_running_again(states is not None)
             if states is None:
                 if self.init_states is not zero_states:
                     states = self._initial_states("m", inputs)
@@ -252,14 +251,12 @@ class FlexSN(MemoryModule):
                     self._assigned = False
                 if is_dynamo_compiling():
                     states = self._continued(states)
-                elif backward_number() != -1:
-                    self._refuse_to_run_again()
             outputs, memories["states"] = self._fused(
                 inputs, states, self.static_inputs if self._static_places else ()
             )
             return outputs
-        if states is not None and not torch.compiler.is_compiling():
-            self._refuse_to_run_again()
+        if not torch.compiler.is_compiling():
+            self._check_running_again(states is not None)
         if self._eager:
             self._check_shape(states, inputs[0].shape[1:])
         if length != 0 and (self._eager or is_dynamo_compiling()):
@@ -280,8 +277,8 @@ class FlexSN(MemoryModule):
         """Runs one step by calling the core; all outputs as a tuple."""
         self._check_step(inputs)
         shape = inputs[0].shape if inputs else None
-        if self._memories["states"] is not None and not torch.compiler.is_compiling():
-            self._refuse_to_run_again()
+        if not torch.compiler.is_compiling():
+            self._check_running_again(self._memories["states"] is not None)
         self._check_shape(self._memories["states"], shape)
         outputs, states = self._run_step(inputs, self._continued(self._memories["states"]))
         self._note_shape(shape)
@@ -494,7 +491,7 @@ class FlexSN(MemoryModule):
         if name == "states":
             # These are not what the last call left.
             self.__dict__.update(_step_shape=None, _visit=None, _assigned=True)
-        elif name == "core" and self.__dict__.get("_fused") is not None:
+        elif name in ("core", "num_inputs", "num_states", "num_outputs") and self.__dict__.get("_fused") is not None:
             self.__dict__["_fused"] = self._make_fused()
 
     def __getstate__(self) -> dict[str, Any]:

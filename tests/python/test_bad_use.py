@@ -61,6 +61,36 @@ def run_after(neuron: nn.Module, first: Tensor, then: Tensor) -> Any:
     return neuron(then)
 
 
+def with_outputs(neuron: FlexSN, count: int) -> Any:
+    neuron(X)
+    neuron.reset()
+    neuron.num_outputs = count
+    return neuron(X)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.parameter.UninitializedParameter()
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x * self.weight, v
+
+
+SPARSE = torch.ones(3).to_sparse()
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
 def with_state(neuron: nn.Module, name: str, value: Any) -> Any:
     setattr(neuron, name, value)
     return neuron(X)
@@ -193,6 +223,17 @@ CALLING = [
         NotImplementedError, "does not run under vmap", "as dimensions of the step"),
     row("jvp", lambda: torch.func.jvp(lambda x: scan(leaky, x, V)[0][0], (X,), (X,)), NotImplementedError,
         "forward mode", "use backward"),
+    row("torch.jit.trace", lambda: torch.jit.trace(made(), (X,)), NotImplementedError,
+        "torch.jit.trace cannot record leaky", "use torch.export"),
+    row("a lazy parameter", lambda: scan(Lazy(), X, V), ValueError,
+        "module.weight is a parameter that has no shape yet", "materialize"),
+    row("a captured tensor of a sparse layout",
+        lambda: scan(lambda x, v: (x * torch.sigmoid(SPARSE), v), X, V), ValueError,
+        "<lambda>", HERE, "aten::sigmoid takes a sparse tensor", ".to_dense()"),
+    row("a function that changes its argument", lambda: scan(lambda x, v: (Dirty.apply(x * 1), v), X, V),
+        ValueError, "<lambda>", "assigns ._backward_hooks of a tensor"),
+    row("other counts after a call", lambda: with_outputs(made(), 2), ValueError,
+        "leaky returned 2 values, expected 2 outputs and 1 new states"),
     row("gradients of gradients",
         lambda: torch.autograd.functional.hessian(lambda x: scan(soft, x, V)[0][0].sum(), X),
         NotImplementedError, "gradients of gradients are not there", 'backend="torch"'),
@@ -291,7 +332,16 @@ FUNCTIONS = [
     row("export without counts", lambda: flexsn.export(lambda x, v, w: (w, v + x, w)), TypeError,
         "num_states is required", "num_states=1"),
     row("explain a negative length", lambda: flexsn.explain(leaky, num_states=1, T=-1), ValueError,
-        "must be whole numbers from 0 to 2^63 - 1, found T=-1"),
+        "must be whole numbers of at least 0 and less than 2^63 all together, found T=-1"),
+    row("explain too many elements", lambda: flexsn.explain(leaky, num_states=1, T=2**62, shape=(2**62,)), ValueError,
+        "less than 2^63 all together", f"T={2**62}"),
+    row("check negative counts", lambda: flexsn.check(leaky, num_states=-1), ValueError,
+        "flexsn.check: num_states must not be negative, found -1"),
+    row("no network as a function", lambda: flexsn.functional.to_functional_forward(None), TypeError,
+        "to_functional_forward: expected a module, found NoneType"),
+    row("no states for a network",
+        lambda: flexsn.functional.to_functional_forward(nn.Sequential(made()))((X,), None), TypeError,
+        "Sequential has 1 memories to load", "found NoneType", "extract_memories"),
     row("explain a type", lambda: flexsn.explain(leaky, num_states=1, dtype="f31"), ValueError,
         "dtype must be one of", "found 'f31'"),
     row("explain a network", lambda: flexsn.explain(nn.Sequential(made(), made())), ValueError,

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import torch.nn.functional as F
-from flexsn import FlexSN
-from flexsn.fused import Fused, trace_count
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
+
+from both_ways import both_ways, leaf
+from flexsn import FlexSN
+from flexsn.fused import Fused, trace_count
 
 
 class Spike(torch.autograd.Function):
@@ -34,39 +35,6 @@ def lif(x: Tensor, v: Tensor, tau: Any, level: Any) -> tuple[Tensor, Tensor]:
     h = v + (x - v) / tau
     s = Spike.apply(h - level)
     return s, h * (1 - s)
-
-
-def both_ways(
-    core: Callable[..., Any],
-    leaves: Sequence[Tensor],
-    shape: tuple[int, ...] = (2, 3),
-    dtype: torch.dtype = torch.float64,
-    num_states: int = 1,
-    static: Sequence[Any] = (),
-) -> None:
-    """Fused against the eager loop: outputs and states equal, gradients of input and leaves to rounding."""
-    x = (torch.rand(5, *shape, dtype=dtype) * 2).requires_grad_()
-    leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    results = []
-    for backend in ("fused", "torch"):
-        module = FlexSN(core, 1, num_states, 1, backend=backend, static_inputs=static)
-        y = module(x)
-        loss = (y * torch.arange(1, y.numel() + 1, dtype=dtype).view_as(y)).sum()
-        loss = loss + sum((state * 0.5).sum() for state in module.states)
-        gradients = torch.autograd.grad(loss, [x, *leaves], allow_unused=True)
-        results.append((y, module.states, gradients))
-    (found, states, gradients), (expected, eager_states, eager_gradients) = results
-    assert torch.equal(found, expected)
-    for one, other in zip(states, eager_states):
-        assert torch.equal(one, other)
-    for one, other in zip(gradients, eager_gradients):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other)
-
-
-def leaf(*shape: int, low: float = 0.5) -> Tensor:
-    return (torch.rand(shape, dtype=torch.float64) + low).requires_grad_()
 
 
 GLOBAL_LEVEL = leaf()
@@ -507,35 +475,6 @@ def test_autocast_does_not_change_what_a_step_computes() -> None:
         found = Fused(lambda x, v: core(x, v), 1, 1, 1)([x])
     assert found[0][0].dtype == torch.float32
     assert torch.equal(found[0][0], expected[0][0]) and torch.equal(found[1][0], expected[1][0])
-
-
-def test_parameter_in_a_user_function_twice_is_an_error_where_the_ways_cannot_be_told_apart() -> None:
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-            ctx.save_for_backward(x, w)
-            return x * w
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
-            x, w = ctx.saved_tensors
-            return g * w, (g * x).sum()
-
-    weight = leaf()
-
-    def twice(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return Scaled.apply(x, weight), Scaled.apply(v, weight)
-
-    def apart(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return Scaled.apply(x, weight), v * weight.exp() + weight * x
-
-    def mixed(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return Scaled.apply(x, weight), Scaled.apply(v, weight.exp())
-
-    both_ways(twice, [weight])
-    both_ways(apart, [weight])
-    with pytest.raises(ValueError, match="enters an autograd.Function, and so does what is made from it"):
-        both_ways(mixed, [weight])
 
 
 def _changed_between(made: Tensor, x: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ import functools
 import inspect
 import io
 import itertools
+import multiprocessing
 import operator
 import os
 import pathlib
 import queue
 import random
+import resource
 import sys
 import threading
 import time
@@ -87,6 +89,28 @@ BY_NAME["scaled"].scale = 2.0
 WEAK = weakref.ref(BY_NAME["scaled"])
 PROXY = weakref.proxy(BY_NAME["scaled"])
 WEAK_TABLE = weakref.WeakValueDictionary(BY_NAME)
+
+
+TENSOR = torch.ones(1)
+TENSOR.scale = 2.0
+VALUES = TABLE.values()
+
+
+class Slow:
+    def scale(self) -> float:
+        return 2.0
+
+
+class Fast:
+    def scale(self) -> float:
+        return 3.0
+
+
+class Changeable(Slow):
+    pass
+
+
+CHANGEABLE = Changeable()
 
 
 class Meta(type):
@@ -170,6 +194,19 @@ SEEN: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], Any]]] 
         by(lambda: HidesMeta.scale),
         lambda patch: patch.setattr(HidesMeta, "scale", 3.0, raising=False),
     ),
+    "an attribute of a tensor": (
+        by(lambda: TENSOR * TENSOR.scale),
+        lambda patch: patch.setattr(TENSOR, "scale", 3.0),
+    ),
+    "an attribute that a tensor gets": (
+        by(lambda: TENSOR * getattr(TENSOR, "other_scale", 2.0)),
+        lambda patch: patch.setattr(TENSOR, "other_scale", 3.0, raising=False),
+    ),
+    "a view of a dict": (by(lambda: sum(VALUES)), lambda patch: patch.setitem(TABLE, "a", 3.0)),
+    "the bases of a class": (
+        by(lambda: CHANGEABLE.scale()),
+        lambda patch: setattr(Changeable, "__bases__", (Fast,)),
+    ),
     "sys.argv": (
         by(lambda: 2.0 + ("more" in sys.argv)),
         lambda patch: patch.setattr(sys, "argv", [*sys.argv, "more"]),
@@ -205,6 +242,7 @@ def test_a_change_is_seen_by_the_next_call(
     assert before == 2.0 and after != 2.0
     MEMBERS.discard(3.0)
     NUMBERS[0], BYTES[0] = 2.0, 2
+    Changeable.__bases__ = (Slow,)
     module.reset()
     assert call(X).item() == 2.0
 
@@ -279,6 +317,7 @@ DICE = random.Random(1)
 FILE = pathlib.Path(__file__)
 TEXT = io.StringIO("2")
 INTEGER = ctypes.c_int(2)
+SHARED = multiprocessing.Value("d", 2.0)
 
 
 def imported(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -316,6 +355,9 @@ REFUSED = {
     "inspect.currentframe": by(lambda: inspect.currentframe().f_back.f_lineno),
     "sys.getrecursionlimit": by(lambda: getattr(sys, "getrecursionlimit")()),  # noqa: B009
     r"memory that Python does not watch \(c_int\)": by(lambda: INTEGER.value),
+    r"memory that Python does not watch \(Synchronized\)": by(lambda: SHARED.value),
+    "os.path.expandvars": by(lambda: float(os.path.expandvars("$FLEXSN_TEST_SCALE") or 2)),
+    "resource.getrusage": by(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_utime),
     "torch.is_autocast_enabled": by(lambda: 2.0 if torch.is_autocast_enabled("cpu") else 1.0),
 }
 

@@ -270,6 +270,26 @@ def test_torchs_checkpoint_around_states_is_refused(reentrant: bool, library: bo
         out.sum().backward()
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_a_reset_before_backward_does_not_hide_that_states_are_others(
+    reentrant: bool, library: bool, backend: str
+) -> None:
+    def run(calls: int) -> Tensor:
+        net = flexsn.neurons.LIFNode(step_mode="m", backend=backend) if library else network(backend)
+        x = torch.linspace(-2, 2, 60).view(5, 3, 4).requires_grad_()
+        for _ in range(calls):
+            net(x)
+        out = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
+        functional.reset_net(net)
+        return torch.autograd.grad(out.sum(), [x])[0] if not reentrant else out.sum().backward() or x.grad
+
+    with pytest.raises(RuntimeError, match="starts anew, where the first run may have gone on .* flexsn.checkpoint"):
+        run(1)
+    assert run(0).abs().sum() > 0  # from the start, as the first run
+
+
 def test_what_a_checkpoint_does_not_take() -> None:
     with pytest.raises(TypeError, match="flexsn.checkpoint: expected a module, .* found function; make a"):
         checkpoint(lambda x: x, torch.ones(2))

@@ -18,6 +18,7 @@ from cores import by_loop
 
 import torch
 from flexsn import FlexSN, neurons
+from flexsn._interrupts import interrupts_held
 from torch import Tensor, nn
 
 X = torch.linspace(-1.0, 2.0, 24).view(4, 2, 3)
@@ -252,6 +253,59 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_nothing_behind() -> None:
         )
         is_right_in_a_thread(neuron)
     assert cut_off > 0
+
+
+class OutOfTime(Exception):
+    pass
+
+
+def test_an_alarm_anywhere_in_a_first_call_is_raised_at_its_end() -> None:
+    """What a handler raises in the middle of a trace would end the process, or be taken for an error of the core."""
+
+    def alarm(number: int, frame: Any) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        whole = seconds_of(lambda: is_right(FlexSN(fresh_core(), num_states=1)))
+        cut_off, moments = 0, 12
+        for moment in range(moments):
+            neuron = FlexSN(fresh_core(), num_states=1)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, whole * (moment + 0.5) / moments)
+                neuron(X.clone().requires_grad_()).sum().backward()
+            except OutOfTime:
+                cut_off += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            is_right_in_a_thread(neuron)
+            assert signal.getsignal(signal.SIGALRM) is alarm
+        assert cut_off > 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@needs_its_handler
+def test_signals_that_are_held_arrive_all_of_them_and_a_second_one_at_once() -> None:
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: arrived.append(number))
+        for number in (signal.SIGUSR1, signal.SIGUSR2)
+    }
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupts_held():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGUSR2)
+            assert arrived == []
+        assert arrived == [signal.SIGUSR1, signal.SIGUSR2]
+        with interrupts_held():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+            assert arrived[2:] == [signal.SIGUSR1]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @needs_its_handler

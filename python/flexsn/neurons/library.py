@@ -327,11 +327,11 @@ class LibraryNeuron(MemoryModule):
     def _states(self, described: Described, x_seq: Tensor, made: bool) -> list[Tensor] | None:
         """The states as tensors; None where they are what the kernel starts from, unless `made`."""
         values = [self._memories[name] for name in described.states]
+        if not torch.compiler.is_compiling():
+            self._check_running_again(any([isinstance(value, Tensor) for value in values]))
         if not made and all([not isinstance(value, Tensor) for value in values]):
             if tuple(values) == described.initial:
                 return None
-        if not torch.compiler.is_compiling() and any([isinstance(value, Tensor) for value in values]):
-            self._refuse_to_run_again()
         states = []
         for name, value in zip(described.states, values):
             if isinstance(value, numbers.Number):
