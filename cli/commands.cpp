@@ -531,15 +531,20 @@ Outcome check(const Request& request) {
   }
   Json json = Json::array();
   std::string text, complaint;
-  std::size_t total = 0, failed = 0;
+  std::size_t total = 0, failed = 0, left_out = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::string& argument = request.neurons[i];
     std::vector<std::vector<std::string>> rows = {{"check", "result", "detail"}};
     Json list = Json::array();
     bool all_passed = true;
     for (const flexsn::Check& check : checks_of(argument, texts[i], type, *seed)) {
-      rows.push_back({check.what, check.passed ? "passed" : "FAILED", check.detail});
-      list.push_back({{"what", check.what}, {"passed", check.passed}, {"detail", check.detail}});
+      const char* result = check.left_out ? "left out" : check.passed ? "passed" : "FAILED";
+      rows.push_back({check.what, result, check.detail});
+      list.push_back({{"what", check.what},
+                      {"passed", check.passed},
+                      {"left_out", check.left_out},
+                      {"detail", check.detail}});
+      left_out += check.left_out;
       all_passed &= check.passed;
       failed += !check.passed;
       if (!check.passed) complaint += "\n  " + argument + ": " + check.what + ": " + check.detail;
@@ -549,7 +554,8 @@ Outcome check(const Request& request) {
     text += argument + "\n" + table(rows, "  ") + "\n";
   }
   text += counted(total, "check") + " of " + counted(texts.size(), "neuron") + ": " +
-          (failed ? std::to_string(failed) + " failed" : "all passed") + "\n";
+          (failed ? std::to_string(failed) + " failed" : "all passed") +
+          (left_out ? ", " + std::to_string(left_out) + " left out" : "") + "\n";
   Outcome outcome{request.json ? dumped(json) : text};
   if (failed)
     outcome.code = 1,

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "executable.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -195,7 +197,7 @@ TEST_F(Cli, ShowReadsBackWhatItPrints) {
       EXPECT_EQ(output({"show", "-", "--canonical"}, canonical), canonical) << neuron << " " << stage;
       EXPECT_EQ(output({"show", "-"}, text), text) << neuron << " " << stage;
       if (std::string_view(stage) == "simplified") {
-        EXPECT_NE(output({"check", "-"}, text).find(": all passed\n"), std::string::npos) << neuron;
+        EXPECT_NE(output({"check", "-"}, text).find(": all passed"), std::string::npos) << neuron;
       }
     }
   }
@@ -567,13 +569,24 @@ TEST_F(Cli, AFileThatCannotBeWrittenStaysAsItWas) {
 TEST_F(Cli, CheckReportsEveryNeuron) {
   const std::string text = output({"check", "lif", examples + "plateau.fsn", "--seed", "5"});
   EXPECT_NE(text.find("seed 5"), std::string::npos);
-  EXPECT_NE(text.find(" of 2 neurons: all passed\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(" of 2 neurons: all passed"), std::string::npos) << text;
   const json checked = parsed({"check", "lif", "plif", "--dtype", "f16", "--json"});
   ASSERT_EQ(checked.size(), 2u);
   EXPECT_EQ(checked[1].at("neuron"), "plif");
   EXPECT_EQ(checked[1].at("passed"), true);
   EXPECT_GE(checked[1].at("checks").size(), 5u);
   EXPECT_EQ(checked[1].at("checks")[0].at("what"), "legal");
+  // What cannot be run here is not said to have passed.
+  std::size_t left_out = 0;
+  for (const json& check : checked[1].at("checks")) {
+    left_out += check.at("left_out").get<bool>() ? 1 : 0;
+    if (check.at("left_out")) {
+      EXPECT_NE(check.at("what").get<std::string>().find("cuda"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(left_out, flexsn::cuda_absent().empty() ? 0u : 1u);
+  const bool said = text.find(", 2 left out\n") != std::string::npos;
+  EXPECT_EQ(said, left_out == 1) << text;
 }
 
 TEST_F(Cli, CheckGoesOnPastAnIllegalNeuron) {
@@ -582,7 +595,7 @@ TEST_F(Cli, CheckGoesOnPastAnIllegalNeuron) {
   EXPECT_EQ(text.code, 1);
   EXPECT_NE(text.out.find("FAILED  neuron 'bad': state 'v' is never updated"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("\nlif\n"), std::string::npos);
-  EXPECT_NE(text.out.find(": 1 failed\n"), std::string::npos);
+  EXPECT_NE(text.out.find(": 1 failed"), std::string::npos);
   EXPECT_NE(text.err.find("flexsn: 1 of "), std::string::npos) << text.err;
   const Finished finished = run({"check", "-", "--json"}, "neuron {");
   EXPECT_EQ(finished.code, 1);

@@ -195,17 +195,19 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
   });
 }
 
-/// What `flexsn check` finds: names, whether they passed, details.
-std::tuple<Strings, c10::List<bool>, Strings> check_text(const std::string& text, std::int64_t seed) {
+/// What `flexsn check` finds: names, whether they passed, details, whether they were left out.
+std::tuple<Strings, c10::List<bool>, Strings, c10::List<bool>> check_text(const std::string& text,
+                                                                          std::int64_t seed) {
   return guarded([&] {
     Strings what, detail;
-    c10::List<bool> passed;
+    c10::List<bool> passed, left_out;
     for (const Check& found : check(read_neuron(text), Mem::f32, static_cast<std::uint64_t>(seed))) {
       what.push_back(found.what);
       passed.push_back(found.passed);
       detail.push_back(found.detail);
+      left_out.push_back(found.left_out);
     }
-    return std::make_tuple(what, passed, detail);
+    return std::make_tuple(what, passed, detail, left_out);
   });
 }
 
@@ -305,7 +307,7 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
       "int[] wanted, bool gpu=False) -> (str, str, Dict(str, float), str[], str[])",
       &flexsn::explain_text);
-  m.def("check(str neuron, int seed) -> (str[], bool[], str[])", &flexsn::check_text);
+  m.def("check(str neuron, int seed) -> (str[], bool[], str[], bool[])", &flexsn::check_text);
   m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);
   m.def("step_values(str neuron, float[] values) -> (int[], str[], float[])", &flexsn::step_values);
   m.def("version() -> str", [] { return std::string(flexsn::version()); });

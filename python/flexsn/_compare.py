@@ -28,6 +28,7 @@ class Comparison:
     what: str
     passed: bool
     detail: str
+    left_out: bool = False  #: it needs what this machine has not
 
 
 @dataclass

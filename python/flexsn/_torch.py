@@ -99,8 +99,8 @@ def was_freed(node: Any, limit: int = 256) -> bool:
     return False
 
 
-#: The number of the backward that this thread runs, in which checkpoints run networks again; -1 where there is
-#: none. No public name (2.13).
+#: The number of the backward that this thread runs, in which checkpoints run networks again and which tells it
+#: from others over the same graph; -1 where there is none. No public name (2.13).
 backward_number = torch._C._current_graph_task_id
 
 
@@ -279,11 +279,6 @@ def size_hint(size: Any) -> int:
     if node is None:
         return size
     return node.hint if node.hint is not None else 2
-
-
-def backward_number() -> int:
-    """Tells apart the backward that runs now and others over the same graph; no public name does (2.13)."""
-    return torch._C._current_graph_task_id()
 
 
 def nodes_to_come() -> list[Any]:

@@ -373,14 +373,17 @@ def check(
     if beside is not subject:
         examples = beside.completed(examples)
     checks = compare(beside.traced(examples, states), examples, states, generator)
-    for what, passed, detail in zip(*ops.check(traced.text, seed)):
-        checks.append(Comparison(what, passed, detail))
+    for what, passed, detail, left_out in zip(*ops.check(traced.text, seed)):
+        checks.append(Comparison(what, passed, detail, left_out))
     passed = all(each.passed for each in checks)
+    absent = sum(each.left_out for each in checks)
     wrong = sum(not each.passed for each in checks)
     width = max(len(each.what) for each in checks)
     lines = [f"{subject.name}, T = {T}, steps of shape {list(examples[0].shape[1:])}, seed {seed}"]
     for each in checks:
         detail = each.detail.replace("\n", "\n" + " " * 4)
-        lines.append(f"  {each.what:{width}}  {'passed' if each.passed else 'FAILED'}  {detail}")
-    lines.append(f"{len(checks)} checks: " + ("all passed" if passed else f"{wrong} failed"))
+        result = "left out" if each.left_out else "passed" if each.passed else "FAILED"
+        lines.append(f"  {each.what:{width}}  {result}  {detail}")
+    summary = f"{len(checks)} checks: " + ("all passed" if passed else f"{wrong} failed")
+    lines.append(summary + (f", {absent} left out" if absent else ""))
     return CheckReport(subject.name, passed, checks, "\n".join(lines) + "\n")
