@@ -51,7 +51,8 @@ V raised(AtenCall& n) {
 
 /// a + alpha * b, as torch computes it: in one rounding.
 V add_scaled(AtenCall& n, V a, V b, double alpha) {
-  if (alpha == 1) return n.type() == Type::b1 ? a | b : a + b;
+  if (n.type() == Type::b1) return alpha == 0 ? a : a | b;
+  if (alpha == 1) return a + b;
   if (alpha == -1) return a - b;
   return is_float(n.type()) ? fma(b, lit(b, alpha), a) : a + b * alpha;
 }
@@ -59,6 +60,7 @@ V add_scaled(AtenCall& n, V a, V b, double alpha) {
 V scaled(V x, double factor) { return factor == 1 ? x : x * factor; }
 
 V added_product(AtenCall& n) {
+  if (n.type() == Type::b1) n.fail("does not take bools; make them floats or integers first");
   const V a = n.at(0), b = scaled(n.at(1), n.scalar(3, "value", 1)), c = n.at(2);
   return is_float(n.type()) ? fma(b, c, a) : a + b * c;
 }
@@ -76,8 +78,9 @@ V lerp_tensor(AtenCall& n) {
 }
 
 V clamped(V x, AtenCall& n) {
-  if (n.has(1)) x = maximum(x, n.at(1));
-  if (n.has(2)) x = minimum(x, n.at(2));
+  const bool bits = n.type() == Type::b1;
+  if (n.has(1)) x = bits ? x | n.at(1) : maximum(x, n.at(1));
+  if (n.has(2)) x = bits ? x & n.at(2) : minimum(x, n.at(2));
   return x;
 }
 
@@ -216,13 +219,20 @@ V asinh(V x) {
 V acosh(V x) {
   const V above = x - 1.0;
   const V near = log1p(above + sqrt(above * 2.0 + above * above));
-  return select(x > square_root_of_largest(x), log_of_large(x), near);
+  const V nan = lit(x, std::numeric_limits<double>::quiet_NaN());
+  return select(x > square_root_of_largest(x), log_of_large(x), select(x >= 1.0, near, nan));
 }
 
 V atanh(V x) {
   const V size = abs(x), twice = size * 2.0, rest = 1.0 - size;
   const V inner = select(size < 0.5, twice + twice * size / rest, twice / rest);
   return copysign(log1p(inner) * 0.5, x);
+}
+
+/// The power has the type of its exponent, f32 for integers.
+V scaled_by_power(AtenCall& n) {
+  const V exponent = n.raw(1);
+  return n.at(0) * convert(exp2(is_float(exponent.type()) ? exponent : to_f32(exponent)), n.type());
 }
 
 V sinc(V x) {
@@ -356,7 +366,7 @@ const std::map<std::string, Composite, std::less<>>& composites() {
       {"special_entr.default", [](AtenCall& n) { return entropy(n.at(0)); }},
       {"deg2rad.default", [](AtenCall& n) { return n.at(0) * (std::numbers::pi / 180); }},
       {"rad2deg.default", [](AtenCall& n) { return n.at(0) * (180 / std::numbers::pi); }},
-      {"ldexp.Tensor", [](AtenCall& n) { return n.at(0) * exp2(n.at(1)); }},
+      {"ldexp.Tensor", scaled_by_power},
       {"round.decimals", rounded_at},
       {"remainder.Scalar_Tensor", [](AtenCall& n) { return remainder(n.at(0), n.at(1)); }},
       {"fmax.default", [](AtenCall& n) { return is_float(n.type()) ? fmax(n.at(0), n.at(1)) : larger(n); }},

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._library import ops
 from ._reach import Route, describe
-from ._torch import comptime, guard, modes_off, size_hint
+from ._torch import comptime, constant_of, guard, modes_off, size_hint
 from ._trace import Trace
 from .fused import Fused, numbered
 from .scan import fused_for
@@ -40,7 +40,7 @@ def _record(context: Any) -> None:
             sizes, dtype=fake.dtype, device=fake.device, requires_grad=fake.requires_grad
         )
     else:
-        example = value.as_python_constant()
+        example = constant_of(value)
     _examples.setdefault(number, []).append(example)
 
 

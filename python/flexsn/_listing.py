@@ -181,6 +181,23 @@ class Listing(Parameters):
             is_number = type(given) is int and str(argument.type) in ("Tensor", "number", "Optional[number]")
             if is_number and compared in (torch.int32, torch.uint8) and not _fits(given, compared):
                 self.fail(call, _out_of_range(given, compared))
+            if compared == torch.uint8 and isinstance(given, torch.fx.Node):
+                self.check_scalar(call, self.same(given))
+
+    def check_scalar(self, call: torch.fx.Node, given: torch.fx.Node) -> None:
+        """A tensor without dimensions takes the type of what it meets, with what is left of its bits."""
+        value = value_of(given)
+        if not isinstance(value, torch.Tensor) or value.dim() != 0 or value.dtype in (torch.uint8, torch.bool):
+            return
+        if given in self.literals:
+            if not _fits(self.literals[given], torch.uint8):
+                self.fail(call, _out_of_range(self.literals[given], torch.uint8))
+        elif len(self.step_shape):
+            self.fail(
+                call,
+                f"an {type_name(value.dtype)} tensor without dimensions meets uint8, whose type torch gives it; "
+                "make it uint8 outside the core",
+            )
 
     def common_type(self, node: torch.fx.Node) -> torch.dtype:
         """The type in which torch would compare the operands."""

@@ -126,8 +126,11 @@ class Parameters:
         self.check_whole_gradients()
         self.param_grads: list[list[torch.fx.Node]] = []
         self.detached: list[int] = []
+        given: set[int] = set()
         for k, node in enumerate(self.params):
-            candidates = self.candidates_of(node)
+            # Several views of one parameter share its gradient, which one of them gives.
+            candidates = [each for each in self.candidates_of(node) if id(each) not in given]
+            given |= set(map(id, candidates))
             if not candidates:  # what it is made of inside a function has the gradient
                 self.detached.append(k)
             for _, _, tensor in candidates:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import threading
 import types
 from collections import deque
@@ -316,6 +317,7 @@ class _Handlers(threading.local):
 _handlers = _Handlers()
 _handling = threading.Lock()
 _handled = 0
+os.register_at_fork(before=_handling.acquire, after_in_parent=_handling.release, after_in_child=_handling.release)
 _apply = torch.autograd.Function.__dict__["apply"]
 
 
@@ -365,6 +367,16 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compiler.assume_constant_result, which would import Dynamo (2.13) when a module is loaded."""
     function._dynamo_marked_constant = True
     return function
+
+
+def constant_of(variable: Any) -> Any:
+    """The number, or other constant, that a variable of comptime stands for.
+
+    A number that changed is a symbol to the compiler; here it is fixed, and guarded, which no public name does
+    (2.13).
+    """
+    tracker = variable._i_will_not_complain_if_bc_breaks_VariableTracker().realize()
+    return tracker.evaluate_expr() if hasattr(tracker, "evaluate_expr") else variable.as_python_constant()
 
 
 def object_of(variable: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch.nn.functional as F
+import flexsn
 from flexsn.fused import Fused
 
 import torch
@@ -488,3 +489,53 @@ def test_products_and_sums_round_once_at_every_size_as_eager_does(name: str, siz
     inputs = [torch.randn(size) for _ in range(case.count)]
     (found,) = fused(lambda *a: (case.function(*a),), *inputs)
     assert torch.equal(found, case.function(*inputs))
+
+
+SPECIAL = torch.tensor([-1e20, -1e19, -1e5, -3000.0, -1, 0, 0.5, 1, 2, 1e20, float("nan"), float("inf"), -float("inf")])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_acosh_of_what_has_none_is_nan(dtype: torch.dtype) -> None:
+    x = SPECIAL.to(dtype).view(1, -1)
+    found = flexsn.scan(lambda x: (torch.acosh(x),), x, [])[0][0]
+    torch.testing.assert_close(found, torch.acosh(x), equal_nan=True)
+
+
+def test_a_power_of_two_has_the_type_of_its_exponent() -> None:
+    x = torch.tensor([[0.0, 2.0**-100, 1.0]], dtype=torch.float64)
+    y = torch.tensor([[200.0, 200.0, 130.0]])
+    found = flexsn.scan(lambda x, y: (torch.ldexp(x, y),), [x, y], [])[0][0]
+    torch.testing.assert_close(found, torch.ldexp(x, y), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: torch.add(a, b, alpha=2),
+        lambda a, b: torch.add(a, b, alpha=0),
+        lambda a, b: torch.clamp(a, min=b),
+        lambda a, b: torch.clamp(a, max=b),
+    ],
+)
+def test_arithmetic_of_bools(function: Callable[..., Any]) -> None:
+    x = torch.tensor([[False, False, True, True]]), torch.tensor([[False, True, False, True]])
+    assert torch.equal(flexsn.scan(lambda a, b: (function(a, b),), x, [])[0][0], function(*x))
+
+
+def test_what_bools_cannot_do_names_the_line() -> None:
+    with pytest.raises(ValueError, match=r"torch.addcmul \(.*test_import.py:[0-9]+\) does not take bools; make them"):
+        flexsn.scan(lambda x: (torch.addcmul(x > 0, x > 1, x > 0),), torch.ones(2, 3), [])
+
+
+@pytest.mark.parametrize("number", [-1, 256, -3])
+@pytest.mark.parametrize("function", [torch.gt, torch.eq, torch.maximum, torch.remainder])
+def test_a_tensor_without_dimensions_must_fit_the_bytes_that_it_meets(
+    function: Callable[..., Any], number: int
+) -> None:
+    x, captured = torch.tensor([[0, 1, 127, 255]], dtype=torch.uint8), torch.tensor(number, dtype=torch.int32)
+    with pytest.raises(ValueError, match=rf"the number {number} meets uint8, which ends at 0 and 255"):
+        flexsn.scan(lambda x: (function(x, torch.tensor(number)),), x, [])
+    with pytest.raises(ValueError, match="int32 tensor without dimensions meets uint8, .* make it uint8 outside"):
+        flexsn.scan(lambda x: (function(x, captured),), x, [])
+    fits = flexsn.scan(lambda x: (function(x, torch.tensor(3)),), x, [])[0][0]
+    assert torch.equal(fits, function(x, torch.tensor(3)))

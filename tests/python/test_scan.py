@@ -178,6 +178,21 @@ def test_compiled_code_sees_another_core_and_a_changed_number() -> None:
     assert [float(run(core, x, v)[0, 0]) for core in (two, three, two)] == [2.0, 3.0, 2.0]
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_code_takes_numbers_that_change(dynamic: bool | None) -> None:
+    def core(x: Tensor, v: Tensor, q: float) -> tuple[Tensor, Tensor]:
+        v = 0.5 * v + x * q
+        return v, v
+
+    torch._dynamo.reset()
+    x, v = torch.randn(4, 3), torch.zeros(3)
+    run = torch.compile(
+        lambda x, v, q: flexsn.scan(core, x, v, [q])[0][0], fullgraph=True, backend="eager", dynamic=dynamic
+    )
+    for number in (0.3, 0.4, 2, 3, 0.3):
+        assert torch.equal(run(x, v, number), flexsn.scan(core, x, v, [number])[0][0])
+
+
 def test_compiled_code_serves_every_length_with_one_graph() -> None:
     graphs = []
 

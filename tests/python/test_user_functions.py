@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from both_ways import both_ways, leaf
@@ -208,3 +209,21 @@ def test_torch_may_fill_tensors_like_a_parameter_in_its_own_backward(
 ) -> None:
     w = leaf(*shape)
     both_ways(lambda x, v: (use(w, x, v), v * 0.5 + x), [w])
+
+
+@pytest.mark.parametrize(
+    ("shape", "use"),
+    [
+        ((), lambda w, x: F.prelu(x, w) + F.prelu(2 * x, w)),
+        ((), lambda w, x: F.prelu(x, w) + w),
+        ((1,), lambda w, x: F.prelu(x, w) * w),
+        ((3,), lambda w, x: F.prelu(x, w) + w * x + torch.rsub(x, w)),
+        ((), lambda w, x: F.prelu(x, torch.sigmoid(w)) + torch.sigmoid(w)),
+        ((), lambda w, x: (lambda q: F.prelu(x, q) + q)(torch.sigmoid(w))),
+    ],
+)
+def test_a_parameter_that_torch_views_before_it_meets_an_input_is_counted_once(
+    shape: tuple[int, ...], use: Callable[..., Any]
+) -> None:
+    w = leaf(*shape)
+    both_ways(lambda x, v: (use(w, x), v + use(w, x)), [w], shape=(2, 3))
