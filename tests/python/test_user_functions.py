@@ -83,8 +83,9 @@ class Itself(torch.autograd.Function):
         return g * 7
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 1)])
-@pytest.mark.parametrize("function", [Scaled, Gated, Unread, Nested])
+@pytest.mark.parametrize(
+    ("function", "shape"), [(Scaled, ()), (Gated, (3,)), (Gated, ()), (Unread, (2, 1)), (Nested, (3,))]
+)
 @pytest.mark.parametrize(
     "use",
     [
