@@ -378,7 +378,8 @@ def _reaches(
     """Which of the arguments and candidates autograd comes to from each result."""
     ends: dict[Any, set[int]] = {}
     for place, tensor in enumerate((*primals, *candidates)):
-        if tensor.requires_grad:
+        # A view that is made without gradients of what has one has neither a function nor a place for it.
+        if tensor.requires_grad and (tensor.grad_fn is not None or not _torch.is_view(tensor)):
             ends.setdefault(torch.autograd.graph.get_gradient_edge(tensor).node, set()).add(place)
     found = []
     for result in results:

@@ -106,6 +106,27 @@ def test_a_parameter_in_a_function_of_the_user_has_the_gradient_that_it_says(
     both_ways(lambda x, v: use(function, w, u, x, v), [w, u])
 
 
+class PerChannel(torch.autograd.Function):
+    """A threshold for each channel, whose gradient is summed by the function itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, threshold: Tensor) -> Tensor:
+        ctx.save_for_backward(x, threshold)
+        return (x >= threshold.view(1, -1, 1)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, threshold = ctx.saved_tensors
+        slope = g / (1 + (x - threshold.view(1, -1, 1)).abs()).square()
+        return slope, -slope.sum((0, 2))
+
+
+def test_a_function_of_the_user_may_view_a_parameter_and_sum_its_gradient() -> None:
+    w = leaf(3)
+    both_ways(lambda x, v: (PerChannel.apply(x + v, w), v * 0.5 + x), [w], shape=(2, 3, 5))
+    both_ways(lambda x, v: (PerChannel.apply(x + v, w.exp()) * w.view(3, 1), v * 0.5 + x), [w], shape=(2, 3, 5))
+
+
 def test_a_function_of_the_user_may_not_change_a_parameter() -> None:
     class Changing(torch.autograd.Function):
         @staticmethod
