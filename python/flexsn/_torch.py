@@ -79,8 +79,8 @@ def has_memory(tensor: Tensor) -> bool:
     return tensor.untyped_storage().size() != 0
 
 
-def was_freed(node: Any, limit: int = 256) -> bool:
-    """Whether a node near this one in the graph has lost what it saved for backward.
+def was_freed(node: Any, border: type | tuple[()] = (), limit: int = 256) -> bool:
+    """Whether a node near this one in the graph, on this side of nodes of a kind, has lost what it saved for backward.
 
     Reading what was saved fails then; nodes show it by private names only (2.13).
     """
@@ -94,7 +94,7 @@ def was_freed(node: Any, limit: int = 256) -> bool:
         except RuntimeError:
             return True
         for before, _ in node.next_functions:
-            if before is not None and before not in known:
+            if before is not None and before not in known and not isinstance(before, border):
                 known.add(before)
                 waiting.append(before)
     return False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._reach import describe, source_of
-from ._torch import is_view, was_freed
+from ._torch import has_saved_tensors_hooks, is_view, was_freed
 
 
 def sequence_length(inputs: Sequence[Any], num_inputs: int | None) -> int:
@@ -146,6 +146,8 @@ class Visit:
 
     def __init__(self) -> None:
         self.seen = False
+        # A checkpoint hands out what it saved once: to look whether it is freed would take it away.
+        self.saved_by_others = has_saved_tensors_hooks()
 
     def mark(self, _grad: Tensor) -> None:
         self.seen = True
@@ -175,7 +177,8 @@ class Carried(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        if ctx.visit.seen and was_freed(ctx.next_functions[0][0]):
+        visit = ctx.visit
+        if visit.seen and not visit.saved_by_others and was_freed(ctx.next_functions[0][0], type(ctx)):
             raise RuntimeError(GRAPH_IS_GONE)
         return grad, None
 

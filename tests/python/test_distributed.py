@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -256,6 +256,20 @@ def test_a_checkpoint_serves_several_backwards() -> None:
     functional.reset_net(net)
     torch.testing.assert_close(torch.autograd.grad(net(x).square().sum(), [x]), first)
     assert len(entered) == 1
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+def test_checkpoints_over_carried_states_serve_several_backwards(backend: str) -> None:
+    def gradients_of(call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        net = network(backend)
+        x = torch.linspace(-1, 1, 60).view(5, 3, 4).requires_grad_()
+        loss = call(net, x).sum() + net(x * 0.5).sum() + call(net, x * 0.2).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return (x.grad, *(parameter.grad for parameter in net.parameters()))
+
+    torch.testing.assert_close(gradients_of(checkpoint), gradients_of(lambda net, x: net(x)))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
