@@ -89,7 +89,6 @@ class Parameters:
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         tangents = self.recorded.tangents.values()
         self.backward_from = min((self.order[node] for node in tangents), default=len(nodes))
-        self.flat = {self.same(node) for node in self.recorded.flat}
         self.live: set[torch.fx.Node] = set(self.placeholders) | set(tangents)
         for place, node in enumerate(nodes):
             if place in self.sized or any(source in self.live for source in node.all_input_nodes):
@@ -302,15 +301,6 @@ class Parameters:
                 f"torch.{node.target.overloadpacket.__name__} draws random numbers, which a step "
                 'cannot; draw them outside the core and pass them in, or use backend="torch"',
             )
-
-    def needs_gradient(self, node: torch.fx.Node) -> bool:
-        if self.order[node] > self.backward_from or node in self.flat:
-            return False
-        if node.op == "get_attr":
-            return self.attribute(node).requires_grad
-        if node.target is torch.ops.aten.detach.default or not value_of(node).is_floating_point():
-            return False
-        return any(self.needs_gradient(self.same(source)) for source in node.all_input_nodes)
 
     def no_user_backward(self, node: torch.fx.Node, tensor: torch.Tensor) -> None:
         seen, open_nodes = set(), [tensor.grad_fn]

@@ -69,8 +69,6 @@ class Recorded:
     tangents: dict[int, torch.fx.Node]
     primal_grads: list[torch.fx.Node | None]
     candidates: list[Candidate]
-    #: what is made from parameters without a gradient (under no_grad)
-    flat: list[torch.fx.Node]
     #: where the core reads the size of a tensor first; None where it does not
     reads_size_at: str | None
     #: for each result the arguments, then candidates (numbered on), that its gradient goes to in torch
@@ -177,7 +175,6 @@ class _Watch(TorchFunctionMode):
         self.live: dict[int, torch.Tensor] = {}
         self.leaves: dict[int, torch.Tensor] = {}
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.flat: list[torch.Tensor] = []
         self.reads_size_at: str | None = None
         #: the line of the function that runs
         self.place = ""
@@ -319,7 +316,6 @@ class _Watch(TorchFunctionMode):
                 raise
         for value in given:
             self.note(value)
-        tracked = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
         for value in pytree.tree_leaves(result):
             if not isinstance(value, torch.Tensor):
                 continue
@@ -331,8 +327,6 @@ class _Watch(TorchFunctionMode):
             if live:
                 self.live[id(value)] = value
                 self.leaves.pop(id(value), None)
-            elif tracked and not value.requires_grad and value.is_floating_point():
-                self.flat.append(value)
         return result
 
 
@@ -434,10 +428,9 @@ def record(
             grads=[g is not None for g in grads],
             sources=sources,
             reaches=_reaches(returned, primals, candidates),
-            flat=len(watch.flat),
             reads_size_at=watch.reads_size_at,
         )
-        return [*returned, *tangents, *(g for g in grads if g is not None), *candidates, *watch.flat]
+        return [*returned, *tangents, *(g for g in grads if g is not None), *candidates]
 
     with (
         torch.inference_mode(False),
@@ -481,7 +474,6 @@ def record(
         tangents,
         [next(primal_grads) if carries else None for carries in counts["wanted"]],
         candidates,
-        take(counts["flat"]),
         counts["reads_size_at"],
         counts["reaches"],
     )

@@ -423,7 +423,7 @@ class Fused:
     def again(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, sequences: bool = False
     ) -> tuple[list[Tensor], list[Tensor]] | None:
-        """The results of a call that is like the one before it; None where it is not, or a compiler looks on."""
+        """The results of a call that is like the one before it; None where it is not. Not for compilers to see."""
         held = self._held
         if held is None or held.call is None:
             return None
