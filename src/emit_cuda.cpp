@@ -159,7 +159,10 @@ class ModuleEmitter {
   void entries() {
     lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
-    lines_.line("const long long first = (static_cast<long long>(blockIdx.x) * threads + threadIdx.x) * V;");
+    if (plan_.reverse)
+      lines_.line("// Backward begins where forward ended: what that read last may still be in a cache.");
+    lines_.line("const long long block = ", plan_.reverse ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x", ";");
+    lines_.line("const long long first = (block * threads + threadIdx.x) * V;");
     if (!scope_.has_sums()) {
       lines_.line("if (first < run.elements) walk<V, ahead>(run, first);");
     } else {
@@ -178,7 +181,7 @@ class ModuleEmitter {
         const std::string total = scope_.sums[s] + "_total";
         lines_.line("const ", cuda_type(plan_.sums[s].type), " ", total, " = flexsn_block_sum<threads, ", s,
                     ">(flexsn_tree(sums.", scope_.sums[s], "));");
-        lines_.line("if (threadIdx.x == 0) run.", scope_.sums[s], "[blockIdx.x] = ", total, ";");
+        lines_.line("if (threadIdx.x == 0) run.", scope_.sums[s], "[block] = ", total, ";");
       }
     }
     lines_.close();

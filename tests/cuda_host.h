@@ -27,7 +27,7 @@ struct alignas(16) uint4 {
 struct Place {
   unsigned x;
 };
-inline Place threadIdx, blockIdx;
+inline Place threadIdx, blockIdx, gridDim;
 
 // ---- intrinsics --------------------------------------------------------------------------------------
 
@@ -169,6 +169,7 @@ class Block {
 /// Runs a grid; `waits`: do threads of a block wait for each other?
 inline void launch(long long blocks, unsigned threads, bool waits, Block::Kernel kernel,
                    const void* arguments) {
+  gridDim.x = static_cast<unsigned>(blocks);
   for (long long block = 0; block < blocks; ++block) {
     blockIdx.x = static_cast<unsigned>(block);
     if (waits) {
