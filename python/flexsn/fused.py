@@ -376,12 +376,13 @@ class Fused:
                 f"flexsn: there are no kernels for {device.type} tensors; move them to the CPU or to an NVIDIA "
                 'GPU, or use backend="torch"'
             )
-        for tensor in (*inputs, *(states or ())):
-            if tensor.device != device:
-                raise RuntimeError(
-                    f"flexsn: tensors are on several devices: {device} and {tensor.device}; move inputs, "
-                    "states and the module to one"
-                )
+        for what, tensors in (("input", inputs), ("state", states or ())):
+            for place, tensor in enumerate(tensors):
+                if tensor.device != device:
+                    raise RuntimeError(
+                        f"flexsn: {what} {place} is on {tensor.device}, but input 0 is on {device}; move inputs, "
+                        "states and the module to one device"
+                    )
         for place, tensor in enumerate(inputs):
             if tensor.shape != shape:
                 raise ValueError(

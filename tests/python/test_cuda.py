@@ -263,7 +263,7 @@ def test_autocast_does_not_change_what_a_step_computes():
 
 def test_tensors_on_several_devices_are_refused():
     x = torch.randn(3, 5, device="cuda")
-    with pytest.raises(ValueError, match="state 0 is on cpu, but other tensors of the call are on cuda:0; move it"):
+    with pytest.raises(RuntimeError, match="state 0 is on cpu, but input 0 is on cuda:0; move"):
         flexsn.scan(lif, [x], [torch.zeros(5)])
 
 
