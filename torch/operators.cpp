@@ -1,6 +1,7 @@
 // The operators of namespace flexsn: schemas, kernels for CPU, CUDA and Meta tensors, autograd.
+#include "operators.h"
+
 #include <ATen/FuncTorchTLS.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -198,16 +199,9 @@ std::vector<Tensor> backward_meta(Text text, const OptionalTensors& grads, const
 
 // ---- autograd ---------------------------------------------------------------------------------------------
 
-using InferenceOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList);
-using TrainingOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList, at::IntArrayRef, Text);
 using BackwardOp = std::vector<Tensor>(Text, const OptionalTensors&, const OptionalTensors&,
                                        const OptionalTensors&, TensorList, const OptionalTensors&,
                                        c10::SymIntArrayRef, at::IntArrayRef, at::IntArrayRef, bool, Text);
-
-template <class Signature>
-const c10::TypedOperatorHandle<Signature> handle_of(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 /// Dual tensors would lose their tangents without a word.
 void no_forward_mode(std::initializer_list<TensorList> lists) {
@@ -224,19 +218,16 @@ void no_forward_mode(std::initializer_list<TensorList> lists) {
 template <bool sequences>
 std::vector<Tensor> inference_autograd(c10::DispatchKeySet keys, Text text, TensorList inputs,
                                        TensorList states, TensorList params) {
-  static const auto op =
-      handle_of<InferenceOp>(sequences ? "flexsn::inference" : "flexsn::inference_final_state");
   no_forward_mode({inputs, states, params});
-  return op.redispatch(keys & c10::after_autograd_keyset, text, inputs, states, params);
+  return inference_op<sequences>().redispatch(keys & c10::after_autograd_keyset, text, inputs, states,
+                                              params);
 }
 
 template <bool sequences>
 std::vector<Tensor> training_below(Text text, TensorList inputs, TensorList states, TensorList params,
                                    at::IntArrayRef wanted, Text plan) {
-  static const auto op =
-      handle_of<TrainingOp>(sequences ? "flexsn::training" : "flexsn::training_final_state");
   const at::AutoDispatchBelowADInplaceOrView below;
-  return op.call(text, inputs, states, params, wanted, plan);
+  return training_op<sequences>().call(text, inputs, states, params, wanted, plan);
 }
 
 OptionalTensors optional(std::size_t first, std::size_t last, const variable_list& from) {
@@ -316,7 +307,7 @@ class Trained : public torch::autograd::Node {
 
  protected:
   variable_list apply(variable_list&& grads) override {
-    static const auto op = handle_of<BackwardOp>("flexsn::backward");
+    static const auto op = operator_named<BackwardOp>("flexsn::backward");
     const std::lock_guard lock(mutex_);
     const std::size_t all = num_outputs(), plain = neuron->outputs().size() + neuron->states().size();
     variable_list out(all);
@@ -445,7 +436,7 @@ std::vector<Tensor> backward_autograd(Text text, const OptionalTensors& grads, c
                                       const OptionalTensors& results, c10::SymIntArrayRef shape,
                                       at::IntArrayRef wanted, at::IntArrayRef now, bool sequences,
                                       Text plan) {
-  static const auto op = handle_of<BackwardOp>("flexsn::backward");
+  static const auto op = operator_named<BackwardOp>("flexsn::backward");
   variable_list gradients;
   {
     const at::AutoDispatchBelowADInplaceOrView below;

@@ -2,7 +2,6 @@
 // the operator. What Python code would ask and hand on takes longer than a small neuron runs.
 #define PY_SSIZE_T_CLEAN
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Dtype.h>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "operators.h"
 #include "python_guards.h"
 
 namespace flexsn {
@@ -23,10 +23,7 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
-using Text = c10::string_view;
 using Types = std::vector<at::ScalarType>;
-using InferenceOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList);
-using TrainingOp = std::vector<Tensor>(Text, TensorList, TensorList, TensorList, at::IntArrayRef, Text);
 
 /// A kind of call: the neuron, and the arguments it was found for. The operator checks all the rest.
 struct Call {
@@ -40,21 +37,14 @@ struct Call {
   std::optional<Types> state_types;  ///< none: no states are given
 };
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> operator_named(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
+template <bool sequences>
 std::vector<Tensor> run(const Call& call, TensorList inputs, TensorList states, TensorList params,
-                        bool trained, bool sequences) {
-  static const auto inference = operator_named<InferenceOp>("flexsn::inference"),
-                    inference_final = operator_named<InferenceOp>("flexsn::inference_final_state");
-  static const auto training = operator_named<TrainingOp>("flexsn::training"),
-                    training_final = operator_named<TrainingOp>("flexsn::training_final_state");
+                        bool trained) {
+  const auto& inference = inference_op<sequences>();
+  const auto& training = training_op<sequences>();
   const pybind11::gil_scoped_release others_may_run;
-  if (trained)
-    return (sequences ? training : training_final).call(call.neuron, inputs, states, params, {}, "");
-  return (sequences ? inference : inference_final).call(call.neuron, inputs, states, params);
+  return trained ? training.call(call.neuron, inputs, states, params, {}, "")
+                 : inference.call(call.neuron, inputs, states, params);
 }
 
 /// The tensors of a tuple or a list, unless something in it only behaves like one; null stands for any types.
@@ -149,7 +139,8 @@ PyObject* again(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   const bool trained = at::GradMode::is_enabled() &&
                        (any_requires_grad(inputs) || any_requires_grad(states) || any_requires_grad(params));
   if (trained && (!call->trainable || under_transform())) Py_RETURN_NONE;
-  const std::vector<Tensor> results = run(*call, inputs, states, params, trained, arguments[5] == Py_True);
+  const std::vector<Tensor> results =
+      (arguments[5] == Py_True ? run<true> : run<false>)(*call, inputs, states, params, trained);
   const THPObjectPtr outputs(list_of(results, 0, call->outputs));
   const THPObjectPtr left(list_of(results, call->outputs, call->states));
   return PyTuple_Pack(2, outputs.get(), left.get());

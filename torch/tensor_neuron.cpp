@@ -1,11 +1,10 @@
 #include "tensor_neuron.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <algorithm>
 
 #include "call.h"
 #include "error.h"
+#include "operators.h"
 #include "text.h"
 #include "verify.h"
 
@@ -15,24 +14,11 @@ using at::TensorList;
 
 namespace {
 
-using InferenceOp = Tensors(c10::string_view, TensorList, TensorList, TensorList);
-using TrainingOp = Tensors(c10::string_view, TensorList, TensorList, TensorList, at::IntArrayRef,
-                           c10::string_view);
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> handle_of(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 template <bool sequences>
 Tensors call(std::string_view text, TensorList inputs, TensorList states, TensorList params, bool training) {
-  static const auto infer =
-      handle_of<InferenceOp>(sequences ? "flexsn::inference" : "flexsn::inference_final_state");
-  static const auto train =
-      handle_of<TrainingOp>(sequences ? "flexsn::training" : "flexsn::training_final_state");
   try {
-    return training ? train.call(text, inputs, states, params, {}, "")
-                    : infer.call(text, inputs, states, params);
+    return training ? training_op<sequences>().call(text, inputs, states, params, {}, "")
+                    : inference_op<sequences>().call(text, inputs, states, params);
   } catch (const c10::ValueError& error) {
     throw UserError(error.what_without_backtrace());
   }
