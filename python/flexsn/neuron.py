@@ -211,6 +211,13 @@ class FlexSN(MemoryModule):
             return Fused(self.core, *counts, triton=True)
         return Fused(self.core, *counts)
 
+    def _kernels(self) -> Fused:
+        """Those of the core as it is: add_module, and a copy that shares modules, change it past __setattr__."""
+        fused, core = self._fused, self._modules.get("core")
+        if fused is None or (core is not None and core is not fused.core):
+            fused = self._fused = self._make_fused()
+        return fused
+
     # ---- running ------------------------------------------------------------------------------------------
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -232,7 +239,7 @@ class FlexSN(MemoryModule):
             and backward_number() == -1
             and (self.init_states is zero_states if states is None else self._went_on and not self._assigned)
         ):
-            results = self._fused.again(inputs, states)
+            results = self._kernels().again(inputs, states)
             if results is not None:
                 outputs, memories["states"] = results
                 return outputs
@@ -251,7 +258,7 @@ class FlexSN(MemoryModule):
                     self._assigned = False
                 if is_dynamo_compiling():
                     states = self._continued(states)
-            outputs, memories["states"] = self._fused(
+            outputs, memories["states"] = self._kernels()(
                 inputs, states, self.static_inputs if self._static_places else ()
             )
             return outputs
@@ -342,7 +349,7 @@ class FlexSN(MemoryModule):
                     self.core, inputs, states, static, self.num_outputs, store
                 )
         else:
-            outputs, last = self._fused(list(inputs), states, static, store)
+            outputs, last = self._kernels()(list(inputs), states, static, store)
             sequences = None
             if store:
                 # The states must not keep the sequences alive, nor change with them.
@@ -417,7 +424,9 @@ class FlexSN(MemoryModule):
         if not isinstance(states, (list, tuple)):
             raise TypeError(f"FlexSN: states must be a list of tensors, found {type(states).__name__}")
         if len(states) != self.num_states:
-            raise ValueError(f"FlexSN: expected {self.num_states} states, found {len(states)}")
+            raise ValueError(
+                f"FlexSN: expected {self.num_states} states, found {len(states)}; give one for each, or call reset()"
+            )
         for place, state in enumerate(states):
             if not isinstance(state, Tensor):
                 raise TypeError(f"FlexSN: state {place} must be a tensor, found {type(state).__name__}")
@@ -480,9 +489,7 @@ class FlexSN(MemoryModule):
         return self._call_kernel
 
     def _call_kernel(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        if self._fused is None:
-            self._fused = self._make_fused()
-        return _run_kernel(self._fused, self.num_inputs, self.num_states, arguments, self.static_inputs)
+        return _run_kernel(self._kernels(), self.num_inputs, self.num_states, arguments, self.static_inputs)
 
     # ---- attributes and copies ----------------------------------------------------------------------------
 

@@ -393,6 +393,35 @@ def test_an_overridden_init_states_compiles(make):
 # ---- transforms --------------------------------------------------------------------------------------------
 
 
+class Adds(torch.nn.Module):
+    def forward(self, x, v):
+        return x + v, v + x
+
+
+class Subtracts(torch.nn.Module):
+    def forward(self, x, v):
+        return x - v, v - x
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda module: module.add_module("core", Subtracts()),
+        lambda module: setattr(copy.copy(module), "core", Subtracts()),  # a copy shares the modules
+        lambda module: module.set_submodule("core", Subtracts()),
+    ],
+    ids=["add_module", "by a copy", "set_submodule"],
+)
+def test_a_core_that_is_replaced_is_the_one_that_runs(replace):
+    module = FlexSN(Adds(), 1, 1, 1)
+    x = torch.randn(5, 3)
+    module(x)
+    module.reset()
+    replace(module)
+    assert torch.equal(module(x), FlexSN(Subtracts(), 1, 1, 1)(x))
+    assert torch.equal(module.kernel(x, torch.zeros(3))[0], FlexSN(Subtracts(), 1, 1, 1)(x))
+
+
 def test_torch_backend_runs_under_vmap_and_forward_mode():
     module = FlexSN(smooth, 1, 1, 1, backend="torch")
 
