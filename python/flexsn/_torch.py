@@ -113,6 +113,9 @@ def has_saved_tensors_hooks() -> bool:
 #: The innermost transform of torch.func (grad, vmap, ...) around this, or None. Nothing public tells (2.13).
 transform_around = torch._C._functorch.peek_interpreter_stack
 
+#: Does vmap run this tensor as a batch of several? Nothing public tells (2.13).
+is_batched = torch._C._functorch.is_batchedtensor
+
 
 def in_forward_mode() -> bool:
     """Whether tensors may be dual ones. Nothing public tells (2.13)."""
@@ -202,8 +205,19 @@ def run_without_data(
     where it writes to other tensors, which stay as they are."""
     with modes_off(), function_modes_off(), _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(tensor) for tensor in tensors]
-        with _RealTensorsKept(), _NothingAssigned():
-            return function(*fakes, *others)
+        try:
+            with _RealTensorsKept(), _NothingAssigned():
+                return function(*fakes, *others)
+        finally:
+            _forget_tensors(mode)
+
+
+def _forget_tensors(mode: FakeTensorMode) -> None:
+    """Drops the weak references to real tensors that a mode of fake ones keeps: a cycle keeps the mode itself,
+    and torch.utils.swap_tensors takes no tensor that has one. Nothing public does it (2.13)."""
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
 
 
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
@@ -215,7 +229,11 @@ def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> t
         # Captured tensors are real beside fake arguments; make_fx allows it by this argument only.
         tracer = make_fx(dispatch_functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
         with _use_lazy_graph_module(True):
-            return tracer(*arguments)
+            module = tracer(*arguments)
+        values = [node.meta.get("val") for node in module.graph.nodes]
+        for mode in {value.fake_mode for value in values if isinstance(value, FakeTensor)}:
+            _forget_tensors(mode)
+        return module
 
 
 @contextlib.contextmanager

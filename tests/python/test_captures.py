@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -626,3 +627,24 @@ def test_other_types_and_shapes_of_parameters_are_no_reason_to_warn(caplog: pyte
         module.reset()
         module(torch.ones(2, 3))
     assert "again and again" not in caplog.text
+
+
+def test_torch_may_swap_the_tensors_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.utils.swap_tensors takes no tensor that somebody has a weak reference to."""
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
+    core = nn.Module()
+    core.w = nn.Parameter(torch.linspace(-0.5, 0.5, 4))
+    core.forward = lambda x, v: (x * core.w + v, v)
+    gc.collect()
+    gc.disable()
+    try:
+        module = FlexSN(core, 1, 1, 1)
+        module(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        core.w.grad = None
+        module.load_state_dict({"core.w": torch.full((4,), 3.0)})
+        module.reset()
+        assert torch.equal(module(torch.ones(1, 4)), torch.full((1, 4), 3.0))
+        module.reset()
+        assert module.double()(torch.ones(1, 4).double()).dtype == torch.float64
+    finally:
+        gc.enable()
