@@ -112,6 +112,11 @@ __device__ __forceinline__ T flexsn_at_most(T x, T most) {
 )"},
     {"flexsn_from_f16", R"(
 __device__ __forceinline__ float flexsn_from_f16(unsigned short half) {
+#ifdef __CUDA_ARCH__
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+  return x;
+#else  // the same without a GPU
   const unsigned sign = unsigned(half & 0x8000) << 16;
   const unsigned magnitude = half & 0x7fff;
   const unsigned subnormal = unsigned(__float_as_int(float(magnitude) * 0x1p-24f));
@@ -119,11 +124,17 @@ __device__ __forceinline__ float flexsn_from_f16(unsigned short half) {
   const unsigned special = 0x7f800000u | (magnitude & 0x3ff) << 13;  // infinity or NaN
   const unsigned bits = magnitude >= 0x7c00 ? special : magnitude >= 0x0400 ? normal : subnormal;
   return __int_as_float(int(sign | bits));
+#endif
 }
 )"},
     {"flexsn_to_f16", R"(
 // To nearest, ties to even; a NaN is canonical.
 __device__ __forceinline__ unsigned short flexsn_to_f16(float x) {
+#ifdef __CUDA_ARCH__
+  unsigned short half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return x != x ? static_cast<unsigned short>(0x7e00) : half;
+#else  // the same without a GPU
   const unsigned bits = unsigned(__float_as_int(x));
   const unsigned sign = bits >> 16 & 0x8000;
   const unsigned magnitude = bits & 0x7fffffff;
@@ -132,6 +143,7 @@ __device__ __forceinline__ unsigned short flexsn_to_f16(float x) {
   const unsigned normal = ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112u << 10);
   const unsigned finite = magnitude < 0x38800000u ? subnormal : magnitude >= 0x477ff000u ? 0x7c00 : normal;
   return static_cast<unsigned short>(magnitude > 0x7f800000u ? 0x7e00 : sign | finite);
+#endif
 }
 )"},
     {"flexsn_round_f16", R"(
