@@ -1,6 +1,4 @@
 // CUDA as a target: what the core asks of it.
-#include <cstdlib>
-
 #include "cuda_kernel.h"
 #include "cuda_shape.h"
 #include "cuda_spread.h"
@@ -20,9 +18,7 @@ std::string version_text(int version) { return join(version / 1000, ".", version
 }  // namespace
 
 std::shared_ptr<const Executable> cuda_executable(Plan plan) {
-  CudaChoice choice;
-  if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr && *asked != 0)
-    choice.options = cuda_options(asked, cuda_shape(plan).options);
+  const CudaChoice choice{.options = cuda_shape_to_run(plan).options};
   return std::make_shared<CudaKernel>(std::move(plan), Cuda::standard(), Store::standard(), choice);
 }
 
@@ -123,7 +119,8 @@ std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {
   run.device = device;
   double somewhere = 0;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) run.buffers.push_back({.data = &somewhere});
-  return CudaKernel(plan).figures(run);
+  const CudaChoice choice{.options = cuda_shape_to_run(plan).options};
+  return CudaKernel(plan, Cuda::standard(), Store::standard(), choice).figures(run);
 }
 
 }  // namespace flexsn

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cstdlib>
 
 #include "error.h"
 
@@ -33,8 +34,16 @@ int alive_at_once(const Graph& graph) {
   return most;
 }
 
-/// Of one element and step, as counted on an H200: loads, stores and addresses are a fifth on top.
-int instructions_of(const Graph& graph) { return work_of(graph) * 6 / 5; }
+/// Ops of one element and step; what depends on parameters alone is computed once a run.
+int ops_a_step(const Body& body, int (*count)(const Node&)) {
+  const std::vector<bool> once = hoistable(body.graph);
+  int sum = 0;
+  for (std::size_t id = 0; id < once.size(); ++id)
+    if (!once[id]) sum += count(body.graph.nodes[id]);
+  return sum;
+}
+
+int is_op(const Node& node) { return node.op != Op::constant && node.op != Op::argument; }
 
 /// Registers for what a body loads in each step, rows that the other body loads as well counted once.
 int loaded_each_step(const Plan& plan) {
@@ -75,9 +84,9 @@ CudaShape cuda_shape(const Plan& plan) {
   for (const Sum& sum : plan.sums) shape.registers_at_once += registers_of(sum.type);
   const int rebuilding = plan.rebuild ? alive_at_once(plan.rebuild->graph) : 0;
   shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
-  shape.ops = op_count(plan.step.graph) + (plan.rebuild ? op_count(plan.rebuild->graph) : 0);
-  shape.instructions =
-      instructions_of(plan.step.graph) + (plan.rebuild ? instructions_of(plan.rebuild->graph) : 0);
+  shape.ops = ops_a_step(plan.step, is_op) + (plan.rebuild ? ops_a_step(*plan.rebuild, is_op) : 0);
+  const int work = ops_a_step(plan.step, work_of) + (plan.rebuild ? ops_a_step(*plan.rebuild, work_of) : 0);
+  shape.instructions = work * 6 / 5;  // as counted on an H200: loads, stores and addresses are a fifth on top
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
@@ -89,6 +98,13 @@ CudaShape cuda_shape(const Plan& plan) {
   while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers) options.resident_threads = 0;
+  return shape;
+}
+
+CudaShape cuda_shape_to_run(const Plan& plan) {
+  CudaShape shape = cuda_shape(plan);
+  if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
+    shape.options = cuda_options(asked, shape.options);
   return shape;
 }
 

@@ -23,6 +23,9 @@ struct CudaShape {
 /// took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau.
 CudaShape cuda_shape(const Plan& plan);
 
+/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for.
+CudaShape cuda_shape_to_run(const Plan& plan);
+
 /// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512",
 /// each where given. Throws a UserError where that cannot be.
 CudaOptions cuda_options(std::string_view asked, CudaOptions rule);

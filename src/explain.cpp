@@ -417,7 +417,7 @@ class Explainer {
   /// How a kernel is cut for a GPU, what the compiler makes of it where there is one, and what limits it.
   void add_gpu_shape(const Traffic& kernel, const Plan& plan) {
     if (options_.training.costs.name != "gpu") return;
-    const CudaShape shape = cuda_shape(plan);
+    const CudaShape shape = cuda_shape_to_run(plan);
     const bool present = cuda_absent().empty();
     gpu_ += join("  ", kernel.kernel, ": ", counted(shape.options.vector, "element"), " a thread, ",
                  counted(shape.options.unroll, "step"), " loaded at once, about ", shape.registers(),

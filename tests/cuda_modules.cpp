@@ -140,7 +140,7 @@ std::vector<CudaCase> odd_cases() {
     s.output("int", fires);
     s.output("h", h);
     s.output("bytes", bytes);
-    s.output("wide", u);
+    s.output("char16_t", u);
   });
   std::vector<CudaCase> cases;
   Dice dice(3);

@@ -2,6 +2,7 @@
 #include "cuda_shape.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include "error.h"
 #include "train.h"
@@ -57,6 +58,30 @@ TEST(CudaShape, ABodyOfManyStatesMayTakeAllRegisters) {
   };
   EXPECT_EQ(of(2), 512);
   EXPECT_EQ(of(200), 0);
+}
+
+TEST(CudaShape, OpsOfParametersAloneAreNoneOfAStep) {
+  const auto of = [](bool scaled) {
+    const Neuron one = neuron("one", [&](Step& s) {
+      auto x = s.input("x");
+      auto w = s.param("w", 0.5);
+      s.output("y", x * (scaled ? exp(w) / 3.0 : w));
+    });
+    const CudaShape shape = cuda_shape(plan_of(one.graph(Mem::f32), Kind::inference, {}));
+    return std::pair(shape.ops, shape.instructions);
+  };
+  EXPECT_EQ(of(true), of(false));
+}
+
+TEST(CudaShape, WhatTheEnvironmentAsksForIsWhatIsExplained) {
+  setenv("FLEXSN_CUDA_SHAPE", "vector=4,unroll=4", 1);
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  const std::string text = explain(neuron_named("lif"), options).text;
+  unsetenv("FLEXSN_CUDA_SHAPE");
+  EXPECT_NE(text.find("inference_final_state: 4 elements a thread, 4 steps loaded at once"),
+            std::string::npos)
+      << text;
 }
 
 TEST(CudaShape, APersonMayAskForAnother) {
