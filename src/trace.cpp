@@ -455,6 +455,7 @@ Neuron::Neuron(ir::Graph graph) : name_(graph.name) {
 ir::Graph Neuron::graph(Mem type, bool smooth) const {
   const IeeeEnvironment environment;  // constants may be subnormal
   if (fixed_) return *fixed_;
+  if (!step_) user_error("this neuron was moved to another object, which has it now; use that one");
   if (!is_float(type))
     user_error("neuron '", name_, "': a neuron is traced for f16, bf16, f32 or f64, found ",
                flexsn::name_of(type), "; give single arguments another type in the step function");

@@ -535,6 +535,10 @@ TEST(Kernel, WhatWasMovedAwaySaysSo) {
   const Kernel other = std::move(kernel);
   EXPECT_EQ(error([&] { kernel.bind({0, {1}}); }),
             "this kernel was moved to another; use that one, or compile the neuron again");
+  Neuron neuron = flexsn::neuron("copy", [](Step& step) { step.output("y", step.input("x")); });
+  const Neuron moved = std::move(neuron);
+  EXPECT_EQ(error([&] { compile(neuron, {.target = "interpreter"}); }),
+            "this neuron was moved to another object, which has it now; use that one");
 }
 
 TEST(View, IsOfWhatOutlivesTheCall) {

@@ -40,7 +40,7 @@ Mem AtenCall::memory_of(std::string_view type) const {
   if (const std::optional<Mem> found = memory_named(type)) return *found;
   if (type == "int64")
     fail("gives int64; integers of a step are int32: make it one with .int(), or write floats");
-  fail("gives ", type, "; a step works with float32, float64, float16, bfloat16, int32 and bool");
+  fail("gives ", type, "; a step works with float32, float64, float16, bfloat16, int32, uint8 and bool");
 }
 
 }  // namespace flexsn

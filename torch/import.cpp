@@ -130,8 +130,9 @@ class Importer : public AtenCall {
     argument.name = std::string(fields_.at(2));
     if (!memory_named(type))
       user_error(graph_.name, ": ", fields_[2], " is ", type,
-                 type == "int64" ? "; integers of a step are int32: make it one with .int()"
-                                 : "; a step works with float32, float64, float16, bfloat16, int32 and bool");
+                 type == "int64"
+                     ? "; integers of a step are int32: make it one with .int()"
+                     : "; a step works with float32, float64, float16, bfloat16, int32, uint8 and bool");
     argument.mem = *memory_named(type);
     if (what.starts_with("grad_output:")) {
       argument.role = Role::grad_output;

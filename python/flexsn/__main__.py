@@ -295,7 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text, fields, status = _run(given)
     except _WrongUse as error:
         _fail(str(error))
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
+    except OSError as error:
+        name = error.filename or getattr(given, "output", None)
+        _fail(f"{name} cannot be read or written: {error.strerror}" if name and error.strerror else str(error))
+    except (ValueError, TypeError, RuntimeError, ImportError) as error:
         # What flexsn says about a core names the line; a traceback through flexsn would hide it.
         _fail(str(error))
     if given.json:

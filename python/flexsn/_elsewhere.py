@@ -52,8 +52,10 @@ _CHANGING = {
     "numpy": "load loadtxt genfromtxt fromfile geterr random.default_rng random.Generator random.RandomState "
     "random.SeedSequence random.MT19937 random.PCG64 random.PCG64DXSM random.Philox random.SFC64",
     "torch": "Generator is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
-    "get_autocast_dtype initial_seed seed get_rng_state get_num_threads load are_deterministic_algorithms_enabled "
-    "get_deterministic_debug_mode get_float32_matmul_precision is_anomaly_enabled get_default_device",
+    "is_autocast_cache_enabled get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype initial_seed seed "
+    "get_rng_state get_num_threads get_num_interop_threads load are_deterministic_algorithms_enabled "
+    "is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode get_float32_matmul_precision "
+    "is_anomaly_enabled is_anomaly_check_nan_enabled is_warn_always_enabled get_default_device",
 }
 
 

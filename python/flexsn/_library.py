@@ -54,6 +54,10 @@ def _load(library: pathlib.Path) -> None:
         raise ImportError(
             f"flexsn: its library does not load with torch {torch.__version__} ({error}); {remedy}"
         ) from error
+    if not hasattr(torch.ops.flexsn, "inference"):
+        raise ImportError(
+            f"flexsn: {library} has no operators of flexsn; FLEXSN_LIBRARY must name a built {_NAME}"
+        )
 
 
 def _load_calls(folder: pathlib.Path) -> types.ModuleType | None:

@@ -93,6 +93,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapper
 _HOOKS_OF_ALL_MODULES = [
     name for name in dir(torch.nn.modules.module) if name.startswith("_global_") and name.endswith("_hooks")
 ]
+_ENVIRONMENTS = (os.environ, os.environb)  # two views of the same
 _VIEWS_OF_DICTS = (type({}.keys()), type({}.values()), type({}.items()))
 _LONGEST_PATH = 20_000  # in characters; all paths together grow with the square of the depth
 
@@ -363,7 +364,7 @@ class _Walk:
         elif isinstance(value, contextvars.ContextVar):
             self.lines.append((path, ("context variable", value.name)))
             self._watch(f"{path}.get()", functools.partial(context_content, value), None)
-        elif value is os.environ:
+        elif any(value is each for each in _ENVIRONMENTS):
             self._environment(path)
         elif isinstance(value, _VIEWS_OF_DICTS):
             self.lines.append((path, ("view of a dict", type(value))))
@@ -481,9 +482,9 @@ class _Walk:
             if isinstance(value, (list, set)) and isinstance(owner, types.ModuleType):  # such as sys.argv
                 self._hold(owner.__dict__, name, f"{owner.__name__}.{name}", None)
                 return
-            if value is os.environ:
+            if any(value is each for each in _ENVIRONMENTS):
                 break
-        if value is os.environ or value is os.getenv:
+        if any(value is each for each in (*_ENVIRONMENTS, os.getenv, os.getenvb)):
             if id(os.environ) not in self._first:
                 self._first[id(os.environ)] = "os.environ"
                 self._environment("os.environ")

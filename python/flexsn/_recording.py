@@ -124,14 +124,16 @@ _SIZES = {"shape", "size", "numel", "nelement", "__len__", "nbytes", "__iter__",
 _OF_THE_CALL = {
     "requires_grad", "is_leaf", "grad_fn", "grad", "retains_grad", "is_inference", "is_contiguous", "stride",
     "storage_offset", "storage", "untyped_storage", "data_ptr", "is_set_to", "is_shared", "is_pinned",
-    "_version", "_base", "_is_view",
+    "dim_order", "is_neg", "_version", "_base", "_is_view",
 }  # fmt: skip
 #: functions that read nothing but the shape or type of other arguments than the first
 _LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _VALUES = {
     "item", "tolist", "is_nonzero", "equal", "allclose", "__bool__", "__float__", "__int__", "__index__", "__complex__",
+    "_assert_async",
 }  # fmt: skip
 _PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 #: functions that copy the numbers of tensors in a list, which no recording shows
 _FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}
 
@@ -176,6 +178,8 @@ class _Watch(TorchFunctionMode):
         self.leaves: dict[int, torch.Tensor] = {}
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.reads_size_at: str | None = None
+        #: of inputs and states
+        self.device_type = ""
         #: the line of the function that runs
         self.place = ""
         #: what was refused first, which a core may catch
@@ -191,6 +195,7 @@ class _Watch(TorchFunctionMode):
 
     def start(self, primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies of the arguments: the core may change them, which autograd would not allow for leaves."""
+        self.device_type = primals[0].device.type
         copies = [primal.clone() for primal in primals]
         self.live.update((id(copy), copy) for copy in copies)
         return copies
@@ -256,6 +261,12 @@ class _Watch(TorchFunctionMode):
             )
         if name in _VALUES:
             self.refuse(place, READS_A_VALUE)
+        if name in _HOOKS and id(args[0]) not in self.live:
+            self.refuse(
+                place,
+                f"{name} of a parameter, or of what is made from parameters alone, whose gradient is that of a "
+                "whole sequence and passes no step; put the hook on a parameter outside the core",
+            )
         listed = _in_lists((*args, *keywords.values())) if name in _FROM_LISTS else ()
         if any(isinstance(value, torch.Tensor) for value in listed):
             self.refuse(place, f"{name} {_READS_NUMBERS}; write torch.stack, or use tensors as they are")
@@ -281,9 +292,12 @@ class _Watch(TorchFunctionMode):
         if name == "__get__":  # of a property
             name = getattr(getattr(func, "__self__", None), "__name__", "")
         elif (assigned := _torch.assigned_by(func)) is not None:
+            what = f"assigns .{assigned} of a tensor"
+            if assigned == "_backward_hooks":  # which torch does inside of these
+                what = "changes a tensor by set_, or in an autograd.Function that says mark_dirty"
             self.refuse(
                 place,
-                f"assigns .{assigned} of a tensor; a step may change nothing but its states: make a new tensor",
+                f"{what}; a step may change nothing but its states: make a new tensor",
             )
         if place:
             self.check(name, place, args, keywords)
@@ -325,6 +339,10 @@ class _Watch(TorchFunctionMode):
             if not self.no_derivative_at and type(value.grad_fn).__name__ == "NotImplemented":
                 self.no_derivative_at = place
             if live:
+                if value.device.type != self.device_type:
+                    self.refuse(
+                        place, f"torch.{name} gives a tensor on {value.device}; a step stays where its inputs are"
+                    )
                 self.live[id(value)] = value
                 self.leaves.pop(id(value), None)
         return result
@@ -481,6 +499,8 @@ def record(
 
 def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
+    if isinstance(error, SystemError):  # which hides what C code was told
+        watch.raise_refused()
     trace, place, inside = error.__traceback__, "", False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -497,7 +517,9 @@ def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch)
         ) from error
     if watch.backward and not inside and place:
         what = f"{type(error).__name__}: {error}"
-        raise NoDerivative(f"{name} ({place}): the backward of an autograd.Function raises {what}") from error
+        raise NoDerivative(
+            f"{name} ({place}): the backward of an autograd.Function, or a hook, raises {what}"
+        ) from error
     if isinstance(error, TraceError) or not inside or not place and isinstance(error, TypeError):
         return
     if isinstance(error, SystemError) and error.__cause__ is not None:  # which hides what C code raised

@@ -263,7 +263,10 @@ def _traced(
                     recorded = record(core, likes, captured, static, carry, name, plain)
             except NoDerivative as error:
                 untrainable, carry = str(error), None
-                recorded = record(core, likes, captured, static, carry, name, plain)
+                try:
+                    recorded = record(core, likes, captured, static, carry, name, plain)
+                except TraceError:  # of a core that wants gradients, such as one with hooks
+                    raise TraceError(f'{untrainable}; mend it, or use backend="torch"') from error
         except BaseException:  # Ctrl-C too must leave nothing of a trace in the user's objects
             unchanged.restore()
             raise

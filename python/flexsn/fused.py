@@ -26,8 +26,8 @@ from ._library import calls, ops
 from ._reach import Reach, describe, follow
 from ._recording import in_line_of_user
 from ._torch import (
-    constant_result, direct, has_saved_tensors_hooks, has_tangent, in_forward_mode, modes_off, size_hint,
-    transform_around, under_grad_transform,
+    constant_result, direct, has_saved_tensors_hooks, has_tangent, in_forward_mode, is_batched, modes_off,
+    size_hint, transform_around, under_grad_transform,
 )  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operator, Operators
@@ -251,6 +251,7 @@ class Fused:
         captured = own + [value for value in static if isinstance(value, Tensor)]
         check_plain("captured tensor", captured)
         _refuse_tangents(captured)
+        _refuse_batches(captured)
         if _any_requires_grad(inputs, states or (), captured):
             _refuse_grad_transform()
         dim = inputs[0].dim()
@@ -359,7 +360,9 @@ class Fused:
         if self.num_inputs is not None and len(inputs) != self.num_inputs:
             raise ValueError(f"flexsn: expected {self.num_inputs} inputs, found {len(inputs)}")
         if states is not None and len(states) != self.num_states:
-            raise ValueError(f"flexsn: expected {self.num_states} states, found {len(states)}")
+            raise ValueError(
+                f"flexsn: expected {self.num_states} states, found {len(states)}; give one for each, or call reset()"
+            )
         for place, state in enumerate(states or ()):
             if not isinstance(state, Tensor):
                 raise TypeError(
@@ -578,6 +581,15 @@ def _refuse_grad_transform() -> None:
         raise NotImplementedError(
             "flexsn: kernels do not run under torch.func.grad (nor vjp, jacrev, ...); use "
             'torch.autograd.grad or .backward(), or backend="torch"'
+        )
+
+
+def _refuse_batches(tensors: Sequence[Tensor]) -> None:
+    """As the operators do, before tracing, which would meet the batch as well."""
+    if transform_around() is not None and any(map(is_batched, tensors)):
+        raise NotImplementedError(
+            "flexsn: kernels do not run under vmap over a parameter; a step works on elements one by one, so "
+            'give the parameter the dimensions of the step instead, or use backend="torch"'
         )
 
 

@@ -174,6 +174,45 @@ def asks_how_it_lies_in_memory(x: Tensor, v: Tensor) -> Any:
     return (x if x.is_contiguous() else -x), v  # here
 
 
+@refused(ValueError, "reads .dim_order of a tensor", WAY_OUT)
+def asks_for_the_order_in_memory(x: Tensor, v: Tensor) -> Any:
+    return (x if x.dim_order() == (0,) else -x), v  # here
+
+
+@refused(ValueError, "changes a tensor by set_", WAY_OUT)
+def takes_the_memory_of_another(x: Tensor, v: Tensor) -> Any:
+    x.set_(v)  # here
+    return x, v
+
+
+@refused(ValueError, "gives a tensor on meta", "stays where its inputs are", WAY_OUT)
+def goes_to_another_device(x: Tensor, v: Tensor) -> Any:
+    return (x * 2).to("meta"), v  # here
+
+
+@refused(ValueError, "reads the value of a tensor", WAY_OUT)
+def asserts_later(x: Tensor, v: Tensor) -> Any:
+    torch._assert_async((x < 0).all(), "positive")  # here
+    return x, v
+
+
+HOOKED = nn.Parameter(torch.tensor(0.5))
+
+
+@refused(ValueError, "register_hook of a parameter", "outside the core", WAY_OUT)
+def hooks_what_is_made_of_a_parameter(x: Tensor, v: Tensor) -> Any:
+    decay = torch.sigmoid(HOOKED)
+    decay.register_hook(lambda grad: 0 * grad)  # here
+    return x, v * decay
+
+
+@refused(ValueError, "or a hook, raises ZeroDivisionError: division by zero", WAY_OUT)
+def has_a_hook_that_raises(x: Tensor, v: Tensor) -> Any:
+    h = v * 0.5 + x
+    h.register_hook(lambda grad: 1 / 0)  # here
+    return h, h
+
+
 # ---- what changes from call to call ------------------------------------------------------------------------
 
 
@@ -205,6 +244,11 @@ def draws_by_numpy(x: Tensor, v: Tensor) -> Any:
 @refused(ValueError, "time", "outside the core", WAY_OUT)
 def reads_the_clock(x: Tensor, v: Tensor) -> Any:
     return x * time.time(), v  # here
+
+
+@refused(ValueError, "torch.is_warn_always_enabled", "outside the core", WAY_OUT)
+def asks_whether_torch_warns(x: Tensor, v: Tensor) -> Any:
+    return x * (2.0 if torch.is_warn_always_enabled() else 3.0), v  # here
 
 
 @refused(ValueError, "open()", "outside the core", WAY_OUT)

@@ -221,6 +221,8 @@ CALLING = [
         "FlexSN: input 0 must be a tensor, found int"),
     row("vmap", lambda: torch.func.vmap(lambda x: scan(leaky, x, V)[0][0])(torch.ones(2, 4, 3)),
         NotImplementedError, "does not run under vmap", "as dimensions of the step"),
+    row("vmap over a parameter", lambda: torch.func.vmap(lambda w: made(scaled, static_inputs=[w])(X))(
+        torch.ones(2, 3)), NotImplementedError, "vmap over a parameter", "the dimensions of the step"),
     row("jvp", lambda: torch.func.jvp(lambda x: scan(leaky, x, V)[0][0], (X,), (X,)), NotImplementedError,
         "forward mode", "use backward"),
     row("torch.jit.trace", lambda: torch.jit.trace(made(), (X,)), NotImplementedError,
@@ -231,7 +233,7 @@ CALLING = [
         lambda: scan(lambda x, v: (x * torch.sigmoid(SPARSE), v), X, V), ValueError,
         "<lambda>", HERE, "aten::sigmoid takes a sparse tensor", ".to_dense()"),
     row("a function that changes its argument", lambda: scan(lambda x, v: (Dirty.apply(x * 1), v), X, V),
-        ValueError, "<lambda>", "assigns ._backward_hooks of a tensor"),
+        ValueError, "<lambda>", "an autograd.Function that says mark_dirty", "make a new tensor"),
     row("other counts after a call", lambda: with_outputs(made(), 2), ValueError,
         "leaky returned 2 values, expected 2 outputs and 1 new states"),
     row("gradients of gradients",

@@ -215,6 +215,10 @@ SEEN: dict[str, tuple[Callable[..., Any], Callable[[pytest.MonkeyPatch], Any]]] 
         by(lambda: float(os.environ.get("FLEXSN_TEST_SCALE", 2))),
         lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),
     ),
+    "os.environb": (
+        by(lambda: float(os.environb.get(b"FLEXSN_TEST_SCALE", 2))),
+        lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),
+    ),
     "os.getenv": (
         by(lambda: float(os.getenv("FLEXSN_TEST_SCALE", "2"))),
         lambda patch: patch.setenv("FLEXSN_TEST_SCALE", "3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ast
 import importlib.util
 import json
@@ -68,6 +69,12 @@ def test_a_library_that_was_built_for_another_torch_is_named(tmp_path: pathlib.P
     assert done.returncode != 0
     expected = f"library is built for torch 1.9 (1.9.2+cpu), found torch {torch.__version__}; build it"
     assert expected in done.stderr and "pip install --no-build-isolation" in done.stderr
+
+
+def test_a_library_without_the_operators_is_named() -> None:
+    path = _ctypes.__file__
+    done = run_python("import flexsn", FLEXSN_LIBRARY=path, PYTHONPATH=checkout())
+    assert f"flexsn: {path} has no operators of flexsn; FLEXSN_LIBRARY must name a built" in done.stderr
 
 
 def test_another_patch_of_the_same_torch_is_not_refused(tmp_path: pathlib.Path) -> None:
