@@ -297,7 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _fail(str(error))
     except OSError as error:
         name = error.filename or getattr(given, "output", None)
-        _fail(f"{name} cannot be read or written: {error.strerror}" if name and error.strerror else str(error))
+        reason = f"{name} cannot be read or written ({error.strerror}); give another path" if name else str(error)
+        _fail(reason)
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
         # What flexsn says about a core names the line; a traceback through flexsn would hide it.
         _fail(str(error))

@@ -143,6 +143,10 @@ def test_states_are_told_where_there_is_one_choice(
         (["bench", "FILE:lif", "--seconds", "soon"], "must be a number of at least 0, found 'soon'"),
         (["explain", "FILE:neuron", "--states", "1"], "FlexSN, which has its own counts; leave out --states"),
         (["explain", "FILE:summed", "--states", "1"], "sum"),
+        (
+            ["export", "FILE:lif", "--states", "1", "--format", "fsn", "-o", "/dev/full"],
+            "/dev/full cannot be read or written (No space left on device); give another path",
+        ),
         (["show", "FILE:lif", "--states", "1", "--kind", "forward"], "kind chooses a kernel"),
         (["check", "FILE:lif", "--states", "1", "--shape", "3,x"], "whole numbers with commas between them"),
         (["check", "FILE:lif", "--states", "1", "--dtype", "f31"], "must be of f16, bf16, f32, f64, i32, u8, bool, found 'f31'"),
