@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <exception>
 
 #include "cuda_spread.h"
 #include "cuda_sums.h"
@@ -32,9 +31,8 @@ struct Module {
 /// A text on one device, loaded by the first who needs it.
 struct CudaCode::Loaded {
   const Driver& driver;
-  std::once_flag once = {};
+  std::mutex loading = {};
   std::atomic<bool> made = false;
-  std::exception_ptr problem = {};  ///< why it could not be loaded
   const Gpu* gpu = nullptr;
   void* module = nullptr;
   std::vector<CudaFunction> functions = {};
@@ -109,6 +107,7 @@ void CudaCode::link(const Gpu& gpu, const std::string& object, Loaded& loaded) c
   loaded.gpu = &gpu;
   loaded.module = module.handle;
   module.handle = nullptr;
+  loaded.made = true;
 }
 
 void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
@@ -141,30 +140,17 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
 }
 
 const std::vector<CudaFunction>& CudaCode::on(const Gpu& gpu) const {
-  std::shared_ptr<Loaded> found;
+  Loaded* found = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Loaded>& place = loaded_[gpu.number];
-    if (place && place->made) return place->functions;
-    if (!place) place = std::make_shared<Loaded>(cuda_.driver);
-    found = place;
+    std::unique_ptr<Loaded>& place = loaded_[gpu.number];
+    if (!place) place = std::make_unique<Loaded>(cuda_.driver);
+    found = place.get();
   }
-  // Nothing is thrown out of call_once: there are C libraries in which all who come later then wait for ever.
-  std::call_once(found->once, [&] {
-    try {
-      load(gpu, *found);
-      found->made = true;
-    } catch (...) {
-      found->problem = std::current_exception();
-    }
-  });
   if (found->made) return found->functions;
-  {
-    const std::lock_guard lock(mutex_);  // the next call tries again
-    if (const auto place = loaded_.find(gpu.number); place != loaded_.end() && place->second == found)
-      loaded_.erase(place);
-  }
-  std::rethrow_exception(found->problem);
+  const std::lock_guard lock(found->loading);
+  if (!found->made) load(gpu, *found);  // where that throws, whoever comes next tries again
+  return found->functions;
 }
 
 void CudaCode::launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,

@@ -64,7 +64,7 @@ class CudaCode {
   std::string text_;
   std::vector<std::string> entries_;
   mutable std::mutex mutex_;
-  mutable std::map<int, std::shared_ptr<Loaded>> loaded_;           ///< by device
+  mutable std::map<int, std::unique_ptr<Loaded>> loaded_;           ///< by device
   mutable std::map<std::string, std::unique_ptr<Object>> objects_;  ///< by architecture
 };
 
