@@ -17,6 +17,7 @@ from ._torch import pytree
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _METHODS = {os.path.join(_TORCH, name) for name in ("_tensor.py", "overrides.py")}
+_EDGES = os.path.join(_TORCH, "autograd", "graph.py")
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
 _CONTAINERS = ("module.py", "container.py")
 _OWN = os.path.dirname(__file__) + os.sep
@@ -133,7 +134,7 @@ _VALUES = {
     "_assert_async",
 }  # fmt: skip
 _PAST_TORCH = {"numpy", "__array__", "__dlpack__"}
-_HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "get_gradient_edge"}
 #: functions that copy the numbers of tensors in a list, which no recording shows
 _FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}
 
@@ -299,6 +300,8 @@ class _Watch(TorchFunctionMode):
                 place,
                 f"{what}; a step may change nothing but its states: make a new tensor",
             )
+        if name == "grad_fn" and sys._getframe(1).f_code.co_filename == _EDGES:
+            name = "get_gradient_edge"  # whose node takes hooks as well
         if place:
             self.check(name, place, args, keywords)
             known = name == "requires_grad" and id(args[0]) not in self.live  # guarded with the trace

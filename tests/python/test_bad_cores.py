@@ -206,6 +206,13 @@ def hooks_what_is_made_of_a_parameter(x: Tensor, v: Tensor) -> Any:
     return x, v * decay
 
 
+@refused(ValueError, "get_gradient_edge of a parameter", "outside the core", WAY_OUT)
+def hooks_a_node_of_autograd(x: Tensor, v: Tensor) -> Any:
+    edge = torch.autograd.graph.get_gradient_edge(torch.sigmoid(HOOKED))  # here
+    edge.node.register_prehook(lambda grads: (grads[0] * 0,))
+    return x, v * HOOKED
+
+
 @refused(ValueError, "or a hook, raises ZeroDivisionError: division by zero", WAY_OUT)
 def has_a_hook_that_raises(x: Tensor, v: Tensor) -> Any:
     h = v * 0.5 + x
