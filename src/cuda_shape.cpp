@@ -34,17 +34,6 @@ int alive_at_once(const Graph& graph) {
   return most;
 }
 
-/// Ops of one element and step; what depends on parameters alone is computed once a run.
-int ops_a_step(const Body& body, int (*count)(const Node&)) {
-  const std::vector<bool> once = hoistable(body.graph);
-  int sum = 0;
-  for (std::size_t id = 0; id < once.size(); ++id)
-    if (!once[id]) sum += count(body.graph.nodes[id]);
-  return sum;
-}
-
-int is_op(const Node& node) { return node.op != Op::constant && node.op != Op::argument; }
-
 /// Registers for what a body loads in each step, rows that the other body loads as well counted once.
 int loaded_each_step(const Plan& plan) {
   std::vector<bool> loaded(plan.buffers.size());
@@ -84,8 +73,8 @@ CudaShape cuda_shape(const Plan& plan) {
   for (const Sum& sum : plan.sums) shape.registers_at_once += registers_of(sum.type);
   const int rebuilding = plan.rebuild ? alive_at_once(plan.rebuild->graph) : 0;
   shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
-  shape.ops = ops_a_step(plan.step, is_op) + (plan.rebuild ? ops_a_step(*plan.rebuild, is_op) : 0);
-  const int work = ops_a_step(plan.step, work_of) + (plan.rebuild ? ops_a_step(*plan.rebuild, work_of) : 0);
+  shape.ops = ops_a_step(plan.step.graph) + (plan.rebuild ? ops_a_step(plan.rebuild->graph) : 0);
+  const int work = work_a_step(plan.step.graph) + (plan.rebuild ? work_a_step(plan.rebuild->graph) : 0);
   shape.instructions = work * 6 / 5;  // as counted on an H200: loads, stores and addresses are a fifth on top
 
   CudaOptions& options = shape.options;

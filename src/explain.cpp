@@ -45,14 +45,6 @@ std::string bytes_text(std::int64_t bytes) {
   return unit == 0 ? join(bytes, " B") : join(decimal(number), " ", units[unit]);
 }
 
-int running_ops(const Graph& graph) {
-  const std::vector<bool> once = hoistable(graph);
-  int count = 0;
-  for (std::size_t id = 0; id < graph.nodes.size(); ++id)
-    count += graph.nodes[id].op != Op::constant && graph.nodes[id].op != Op::argument && !once[id];
-  return count;
-}
-
 /// How a parameter lies in memory.
 struct Place {
   Shape row = {};         ///< its shape, without the time of a per-step one
@@ -177,7 +169,7 @@ class Explainer {
     const Graph simplified = compile(step, Stage::simplified), expanded = compile(step, Stage::expanded);
     out_.step_ops = op_count(step);
     out_.simplified_ops = op_count(simplified);
-    out_.expanded_ops = running_ops(expanded);
+    out_.expanded_ops = ops_a_step(expanded);
     out_.hoisted_ops = op_count(expanded) - out_.expanded_ops;
   }
 
@@ -341,9 +333,9 @@ class Explainer {
     out_.ratio = out_.floor == 0 || pass() == 0
                      ? 1
                      : static_cast<double>(total(out_.training)) / static_cast<double>(out_.floor);
-    out_.forward_ops = running_ops(forward.step.graph);
+    out_.forward_ops = ops_a_step(forward.step.graph);
     out_.backward_ops =
-        running_ops(backward.step.graph) + (backward.rebuild ? running_ops(backward.rebuild->graph) : 0);
+        ops_a_step(backward.step.graph) + (backward.rebuild ? ops_a_step(backward.rebuild->graph) : 0);
     out_.segment = parts.segment;
     for (const Buffer& buffer : forward.buffers)
       if (buffer.holds == Holds::checkpoint) {

@@ -253,11 +253,30 @@ Graph values_only(const Graph& graph) {
   return without_dead_code(values);
 }
 
+namespace {
+
+int is_op(const Node& node) { return node.op != Op::constant && node.op != Op::argument; }
+
+/// Of the nodes that are not hoisted.
+int sum_a_step(const Graph& graph, int (*of)(const Node&)) {
+  const std::vector<bool> hoisted = hoistable(graph);
+  int sum = 0;
+  for (std::size_t id = 0; id < hoisted.size(); ++id)
+    if (!hoisted[id]) sum += of(graph.nodes[id]);
+  return sum;
+}
+
+}  // namespace
+
 int op_count(const Graph& graph) {
   int count = 0;
-  for (const Node& node : graph.nodes) count += node.op != Op::constant && node.op != Op::argument;
+  for (const Node& node : graph.nodes) count += is_op(node);
   return count;
 }
+
+int ops_a_step(const Graph& graph) { return sum_a_step(graph, is_op); }
+
+int work_a_step(const Graph& graph) { return sum_a_step(graph, work_of); }
 
 int work_of(const Node& node) {
   if (node.op == Op::constant || node.op == Op::argument) return 0;

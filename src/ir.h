@@ -141,5 +141,8 @@ int op_count(const Graph& graph);
 /// as on GPUs.
 int work_of(const Node& node);
 int work_of(const Graph& graph);
+/// The same without what depends on parameters alone, which a run computes once.
+int ops_a_step(const Graph& graph);
+int work_a_step(const Graph& graph);
 
 }  // namespace flexsn::ir
