@@ -15,12 +15,14 @@ DeviceAddress address(const void* data) { return reinterpret_cast<DeviceAddress>
 
 std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }
 
-}  // namespace
-
-std::shared_ptr<const Executable> cuda_executable(Plan plan) {
+std::shared_ptr<const CudaKernel> kernel_of(Plan plan) {
   const CudaChoice choice{.options = cuda_shape_to_run(plan).options};
   return std::make_shared<CudaKernel>(std::move(plan), Cuda::standard(), Store::standard(), choice);
 }
+
+}  // namespace
+
+std::shared_ptr<const Executable> cuda_executable(Plan plan) { return kernel_of(std::move(plan)); }
 
 std::string cuda_absent() {
   try {
@@ -119,8 +121,7 @@ std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {
   run.device = device;
   double somewhere = 0;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) run.buffers.push_back({.data = &somewhere});
-  const CudaChoice choice{.options = cuda_shape_to_run(plan).options};
-  return CudaKernel(plan, Cuda::standard(), Store::standard(), choice).figures(run);
+  return kernel_of(plan)->figures(run);
 }
 
 }  // namespace flexsn

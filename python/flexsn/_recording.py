@@ -527,8 +527,6 @@ def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch)
         return
     if isinstance(error, SystemError) and error.__cause__ is not None:  # which hides what C code raised
         error = error.__cause__
-        if isinstance(error, TraceError):
-            raise error
     text = str(error)
     where = f" ({place})" if place else ""
     if (
