@@ -218,20 +218,24 @@ class Table:
         self.rows.append({"work": work, "goal": goal, "found": found, "unit": unit, "good": good, **more})
 
 
-def data(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+def data(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
     """An input and a gradient that arrives at the output."""
-    return torch.randn(shape, device="cuda").requires_grad_(), torch.randn(shape, device="cuda")
+    x, grad = (torch.randn(shape, device="cuda", dtype=dtype) for _ in range(2))
+    return x.requires_grad_(), grad
 
 
 def against_floor(table: Table, bandwidth: float) -> None:
-    for steps, elements, goal_inference, goal_training in (
-        (8, 4194304, 0.92, 0.90),
-        (32, 4194304, 0.92, 0.90),
-        (128, 262144, None, 0.85),
-        (500, 65536, None, 0.70),
+    for steps, elements, dtype, goal_inference, goal_training in (
+        (8, 4194304, torch.float32, 0.92, 0.90),
+        (32, 4194304, torch.float32, 0.92, 0.90),
+        (128, 262144, torch.float32, None, 0.85),
+        (500, 65536, torch.float32, None, 0.70),
+        (32, 4194304, torch.float16, None, None),
+        (32, 4194304, torch.bfloat16, None, None),
     ):
-        x, grad = data(steps, elements)
-        call, size, pass_ms = fused(lif), f"{steps} x {elements}", x.nbytes / bandwidth * 1e3
+        x, grad = data(steps, elements, dtype=dtype)
+        call, pass_ms = fused(lif), x.nbytes / bandwidth * 1e3
+        size = f"{steps} x {elements}" + ("" if dtype == torch.float32 else f" {str(dtype).split('.')[1]}")
         ms, passes = by_replay(inference(call, x)), 2 + 1 / steps  # input, spikes, and the state that is left
         table.at_least(f"inference kernel {size}, of the floor", goal_inference, passes * pass_ms / ms, ms=ms)
         ms = by_replay(training(call, x, grad))
@@ -305,7 +309,7 @@ def triton_modules(table: Table, bandwidth: float) -> None:
         x, grad = data(steps, elements)
         size, pass_ms = f"{steps} x {elements}", x.nbytes / bandwidth * 1e3
         for what, passes, ours, theirs in (
-            ("inference", 2, inference(fused(lif), x), inference(call, x)),
+            ("inference", 2 + 1 / steps, inference(fused(lif), x), inference(call, x)),
             ("training", 5, training(fused(lif), x, grad), training(call, x, grad)),
         ):
             ms, cuda_ms = by_replay(theirs), by_replay(ours)

@@ -196,6 +196,30 @@ def test_other_streams_are_used():
     same(found, expected)
 
 
+def test_backward_uses_the_stream_of_its_forward():
+    x, grad = torch.randn(2, 32, 1 << 20, device="cuda")
+
+    def train(delay: int):
+        core = Parameters((), (64,)).cuda()
+        with torch.no_grad():
+            core.decay.fill_(0.5)
+            core.threshold.fill_(0.75)
+        late = x.view(32, -1, 64).clone().requires_grad_()
+        y = flexsn.FlexSN(core, num_states=1)(late)
+        torch.cuda._sleep(delay)  # what another stream runs would read the gradient before it is there
+        arriving = grad.view_as(y) * 1.0
+        return torch.autograd.grad(y, [late, *core.parameters()], arriving)
+
+    expected = train(1)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        found = train(50_000_000)
+    stream.synchronize()
+    for one, right in zip(found, expected, strict=True):
+        same(one, right)
+
+
 def test_a_cuda_graph_replays_training():
     module = flexsn.FlexSN(Parameters((), (64,)).cuda(), num_states=1)
     x = torch.randn(16, 100, 64, device="cuda", requires_grad=True)
@@ -297,16 +321,43 @@ def test_threads_may_call_at_once():
         same(one, expected)
 
 
+def skip_without(free_bytes: int) -> None:
+    if torch.cuda.mem_get_info()[0] < free_bytes:
+        pytest.skip("not enough memory on the GPU")
+
+
 def test_more_than_two_to_the_31_elements():
     elements = (1 << 30) + 7
-    free, _ = torch.cuda.mem_get_info()
-    if free < 5 * 3 * elements * 2:
-        pytest.skip("not enough memory on the GPU")
-    x = torch.randn(3, elements, device="cuda", dtype=torch.float16)
-    y = flexsn.FlexSN(hard, num_states=1)(x)
+    skip_without(8 * 3 * elements * 2)
+    x = torch.randn(3, elements, device="cuda", dtype=torch.float16).requires_grad_()
+    grad = torch.randn(3, elements, device="cuda", dtype=torch.float16)
+    y = flexsn.FlexSN(square, num_states=1)(x)
+    (grad_x,) = torch.autograd.grad(y, x, grad)
     for part in (
         slice(0, 1000),
         slice(elements - 1000, elements),
         slice(elements // 2, elements // 2 + 1000),
     ):
-        same(y[:, part], flexsn.FlexSN(hard, num_states=1)(x[:, part].contiguous()))
+        few = x[:, part].detach().cpu().requires_grad_()
+        right = flexsn.FlexSN(square, num_states=1)(few)
+        same(y[:, part], right)
+        same(grad_x[:, part], torch.autograd.grad(right, few, grad[:, part].cpu())[0])
+
+
+def test_a_parameter_that_more_than_two_to_the_31_elements_share():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(0.5))
+            self.of_channel = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+        def forward(self, x, v):
+            return x * self.scale + self.of_channel, v
+
+    elements = 3 * ((1 << 28) + 1)
+    skip_without(5 * 3 * elements * 4)
+    core = Scaled().cuda()
+    x = torch.ones(3, elements // 3, 3, device="cuda")
+    found = torch.autograd.grad(flexsn.FlexSN(core, num_states=1)(x), list(core.parameters()), x)
+    torch.testing.assert_close(found[0].item(), 3.0 * elements, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found[1].tolist(), [1.0 * elements] * 3, rtol=1e-6, atol=0)
