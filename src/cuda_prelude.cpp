@@ -157,9 +157,18 @@ __device__ __forceinline__ float flexsn_from_bf16(unsigned short half) {
     {"flexsn_to_bf16", R"(
 // To nearest, ties to even; a NaN is canonical.
 __device__ __forceinline__ unsigned short flexsn_to_bf16(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned short half;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return x != x ? static_cast<unsigned short>(0x7fc0) : half;
+#else  // the same without the instruction
   const unsigned bits = unsigned(__float_as_int(x));
   return static_cast<unsigned short>(x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
 }
+)"},
+    {"flexsn_round_bf16", R"(
+__device__ __forceinline__ float flexsn_round_bf16(float x) { return flexsn_from_bf16(flexsn_to_bf16(x)); }
 )"},
     {"flexsn_scalar", R"(
 // One entry for all elements, by its address or, where that is null, by its bytes.

@@ -253,6 +253,21 @@ std::string LlvmLines::to_words(const std::string& x, bool high) {
   return convert("trunc", wide, bits, type(Type::i32));
 }
 
+std::string LlvmLines::round_f16(const std::string& x) {
+  const std::string half = convert("fptrunc", type(Type::f32), x, type(Mem::f16));
+  return convert("fpext", type(Mem::f16), half, type(Type::f32));
+}
+
+std::string LlvmLines::round_bf16(const std::string& x) {
+  const std::string words = type(Type::i32);
+  const std::string bits = convert("bitcast", type(Type::f32), x, words);
+  const std::string high = line("lshr ", words, " ", bits, ", ", i32(16));
+  const std::string odd = line("and ", words, " ", high, ", ", i32(1));
+  const std::string half_way = line("add ", words, " ", bits, ", ", i32(0x7fff));
+  const std::string sum = line("add ", words, " ", half_way, ", ", odd);
+  return convert("bitcast", words, line("and ", words, " ", sum, ", ", i32(-0x10000)), type(Type::f32));
+}
+
 std::string LlvmLines::helper(std::string_view name, Type result, const Type* types, const std::string* x) {
   const std::string T = type(types[0]), R = type(result), i32_type = type(Type::i32);
   if (name == "sdiv" || name == "srem") return divide(name, x[0], x[1]);
@@ -267,9 +282,8 @@ std::string LlvmLines::helper(std::string_view name, Type result, const Type* ty
                 " zeroinitializer");
   if (name == "nonzero")
     return line(is_float(types[0]) ? "fcmp une " : "icmp ne ", T, " ", x[0], ", zeroinitializer");
-  if (name == "round_f16") {
-    const std::string half = convert("fptrunc", T, x[0], type(Mem::f16));
-    const std::string rounded = convert("fpext", type(Mem::f16), half, T);
+  if (name == "round_f16" || name == "round_bf16") {
+    const std::string rounded = name == "round_f16" ? round_f16(x[0]) : round_bf16(x[0]);
     const std::string is_nan = line("fcmp uno ", T, " ", x[0], ", ", x[0]);
     const std::string nan = constant(Type::f32, bits_of(Type::f32, std::numeric_limits<double>::quiet_NaN()));
     return line("select ", type(Type::b1), " ", is_nan, ", ", T, " ", nan, ", ", T, " ", rounded);

@@ -46,6 +46,8 @@ class LlvmLines {
   std::string intrinsic(std::string_view name, Type result, const Type* types, const std::string* operands,
                         int arity);
   std::string helper(std::string_view name, Type result, const Type* types, const std::string* operands);
+  std::string round_f16(const std::string& x);
+  std::string round_bf16(const std::string& x);
   std::string divide(std::string_view how, const std::string& a, const std::string& b);
   std::string extreme(bool largest, Type type, const std::string& a, const std::string& b);
   std::string to_words(const std::string& x, bool high);

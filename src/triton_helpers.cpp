@@ -22,6 +22,12 @@ def flexsn_to_bf16(x):
     # What is stored was rounded before.
     return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
 )"},
+    {"flexsn_round_bf16", R"(@triton.jit
+def flexsn_round_bf16(x):
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) & -0x10000
+    return tl.where(x != x, 0x7FC00000, rounded).to(tl.float32, bitcast=True)
+)"},
     {"flexsn_copysign", R"(@triton.jit
 def flexsn_copysign(a, b):
     if a.dtype == tl.float64:

@@ -168,15 +168,6 @@ template <Number N>
 std::int32_t bits(const N& x) {
   return isnan(x) ? 0x7fc00000 : std::bit_cast<std::int32_t>(static_cast<float>(x.to_double()));
 }
-/// To 8 bits of significand by moving x so that they are the whole part.
-template <Number N>
-N round_bf16(const N& x) {
-  const double value = x.to_double();
-  if (value == 0 || !std::isfinite(value)) return x;
-  const int unit = std::max(std::ilogb(value), -126) - 7;
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
-  return std::fabs(rounded) < 0x1p128 ? rounded : std::copysign(HUGE_VAL, value);
-}
 
 // ---- the references of ops.def -------------------------------------------------------------------
 
