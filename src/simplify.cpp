@@ -82,6 +82,27 @@ V once(V a, V, V) {
   return is_op(a, op) ? a : no;
 }
 
+/// Constants that a select chooses from are rounded before.
+template <Op rounding>
+V rounded_choice(V a, V, V) {
+  if (!is_op(a, Op::select) || !is_op(inside(a, 1), Op::constant) || !is_op(inside(a, 2), Op::constant))
+    return no;
+  V sides[] = {inside(a, 1), inside(a, 2)};
+  for (V& side : sides) {
+    const Type type = a.type();
+    const std::uint64_t bits = a.graph->at(side.id).immediate;
+    side = constant_bits(*a.graph, rounding == Op::round_u8 ? Type::i32 : Type::f32,
+                         evaluate(rounding, &type, &bits));
+  }
+  return select(inside(a, 0), sides[0], sides[1]);
+}
+
+/// 0 and 1 are held by every type.
+template <Op conversion>
+V truth_value(V a, V, V) {
+  return is_op(a, conversion) && is_bool(inside(a, 0)) ? a : no;
+}
+
 template <Op op>
 V choice(V a, V b, V) {
   return compare_choice(op, a, b);
@@ -185,6 +206,15 @@ const std::vector<Identity>& identities() {
       {"round_f16(round_f16(x)) -> round_f16(x)", Op::round_f16, once<Op::round_f16>},
       {"round_bf16(round_bf16(x)) -> round_bf16(x)", Op::round_bf16, once<Op::round_bf16>},
       {"round_u8(round_u8(x)) -> round_u8(x)", Op::round_u8, once<Op::round_u8>},
+      {"round_f16(select(c, k, l)) -> select(c, round_f16(k), round_f16(l))", Op::round_f16,
+       rounded_choice<Op::round_f16>},
+      {"round_bf16(select(c, k, l)) -> select(c, round_bf16(k), round_bf16(l))", Op::round_bf16,
+       rounded_choice<Op::round_bf16>},
+      {"round_u8(select(c, k, l)) -> select(c, round_u8(k), round_u8(l))", Op::round_u8,
+       rounded_choice<Op::round_u8>},
+      {"round_f16(to_f32(x)) -> to_f32(x) (bool)", Op::round_f16, truth_value<Op::to_f32>},
+      {"round_bf16(to_f32(x)) -> to_f32(x) (bool)", Op::round_bf16, truth_value<Op::to_f32>},
+      {"round_u8(to_i32(x)) -> to_i32(x) (bool)", Op::round_u8, truth_value<Op::to_i32>},
       {"detach(detach(x)) -> detach(x)", Op::detach, once<Op::detach>},
   };
   return rules;

@@ -241,7 +241,12 @@ class Verifier {
   bool holds(const Node& node, Mem mem) const {
     if (mem != Mem::f16 && mem != Mem::bf16 && mem != Mem::u8) return true;
     if (node.op == Op::argument) return graph_.arguments[node.immediate].mem == mem;
+    if (node.op == Op::select) {
+      const Node &one = graph_.at(node.operands[1]), &other = graph_.at(node.operands[2]);
+      return one.op == Op::constant && other.op == Op::constant && holds(one, mem) && holds(other, mem);
+    }
     const Op rounding = mem == Mem::f16 ? Op::round_f16 : mem == Mem::bf16 ? Op::round_bf16 : Op::round_u8;
+    if (node.op == Op::to_f32 || node.op == Op::to_i32) return graph_.at(node.operands[0]).type == Type::b1;
     if (node.op != Op::constant) return node.op == rounding;
     const double value = number_of(node.type, node.immediate);
     if (value != value) return true;
