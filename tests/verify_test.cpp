@@ -304,12 +304,18 @@ TEST(Verify, WhatGoesToNarrowMemoryIsRoundedFirst) {
   expect_error(one_output(Mem::u8, [&](V x) { return select(x > 0, number(x, Type::i32, 256), 1); }),
                {"round_u8"});
 
+  Graph expanded = one_output(Mem::bf16, [](V x) { return x + x; });
+  expanded.expanded = true;
+  expect_error(expanded, {"output 'z' is bf16", "end it with round_bf16"});
+
   for (Mem mem : {Mem::f16, Mem::bf16}) {
     EXPECT_NO_THROW(verify(one_output(mem, [](V x) { return to_f32(x > 0); })));
-    EXPECT_NO_THROW(verify(one_output(mem, [&](V x) { return select(x > 0, number(x, Type::f32, 0.5), 1); })));
+    EXPECT_NO_THROW(
+        verify(one_output(mem, [&](V x) { return select(x > 0, number(x, Type::f32, 0.5), 1); })));
   }
   EXPECT_NO_THROW(verify(one_output(Mem::u8, [](V x) { return to_i32(x > 0); })));
-  EXPECT_NO_THROW(verify(one_output(Mem::u8, [&](V x) { return select(x > 0, number(x, Type::i32, 255), 1); })));
+  EXPECT_NO_THROW(
+      verify(one_output(Mem::u8, [&](V x) { return select(x > 0, number(x, Type::i32, 255), 1); })));
   EXPECT_NO_THROW(verify(one_output(Mem::f16, [](V x) { return round_f16(x); })));
   EXPECT_NO_THROW(verify(one_output(Mem::bf16, [](V x) { return round_bf16(x); })));
   EXPECT_NO_THROW(verify(one_output(Mem::u8, [](V x) { return round_u8(x); })));
