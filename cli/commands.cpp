@@ -445,6 +445,16 @@ Outcome explain(const Request& given) {
                         {"kept_alive_per_step", explanation.kept_alive_per_step}};
   else
     json["untrainable"] = explanation.untrainable;
+  for (const flexsn::GpuKernel& kernel : explanation.gpu)
+    json["gpu"].push_back({{"kernel", kernel.kernel},
+                           {"elements_a_thread", kernel.elements_a_thread},
+                           {"threads_a_block", kernel.threads_a_block},
+                           {"steps_at_once", kernel.steps_at_once},
+                           {"registers", kernel.registers},
+                           {"ops", kernel.ops},
+                           {"instructions", kernel.instructions},
+                           {"bytes", kernel.bytes},
+                           {"most_instructions", kernel.most_instructions}});
   json["text"] = explanation.text;
   return {dumped(json)};
 }

@@ -119,9 +119,17 @@ std::string library_found(const std::vector<std::string>& names) {
   return "";
 }
 
-Need library(std::string part, std::string needs, const std::vector<std::string>& names,
+/// `chosen` is the environment variable that names another file.
+Need library(std::string part, std::string needs, const char* chosen, const std::vector<std::string>& names,
              const std::string& advice) {
-  const std::string path = library_found(names);
+  const char* given = std::getenv(chosen);
+  const std::string file = given != nullptr ? given : "";
+  if (file.find('/') != file.npos) {
+    const bool is_there = fs::exists(file);
+    return {std::move(part), std::move(needs), is_there,
+            is_there ? file : std::string(chosen) + " names " + file + ", which is not there"};
+  }
+  const std::string path = library_found(file.empty() ? names : std::vector{file});
   return {std::move(part), std::move(needs), !path.empty(), path.empty() ? "not found; " + advice : path};
 }
 
@@ -187,10 +195,12 @@ Need python() {
 
 Outcome doctor(const Request& request) {
   const std::vector<Need> needs = {
-      library("code for NVIDIA GPUs", "CUDA driver, libcuda.so.1", {"libcuda.so.1"},
+      library("code for NVIDIA GPUs", "CUDA driver, libcuda.so.1", "FLEXSN_CUDA_DRIVER", {"libcuda.so.1"},
               "it comes with the NVIDIA driver and needs a GPU of theirs"),
-      library("code for NVIDIA GPUs", "NVRTC, libnvrtc.so", {"libnvrtc.so", "libnvrtc.so."},
-              "it comes with the CUDA toolkit, or: python3 -m pip install nvidia-cuda-nvrtc-cu12"),
+      library("code for NVIDIA GPUs", "NVRTC, libnvrtc.so", "FLEXSN_NVRTC", {"libnvrtc.so", "libnvrtc.so."},
+              "it comes with the CUDA toolkit, or: python3 -m pip install nvidia-cuda-nvrtc, and set "
+              "FLEXSN_NVRTC "
+              "to its library"),
       python(),
   };
   const std::string version(flexsn::version());

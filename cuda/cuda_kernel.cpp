@@ -23,9 +23,6 @@ namespace {
 constexpr std::size_t most_fields = 4096 / sizeof(std::uint64_t);  // of a kernel's parameters
 constexpr std::size_t wide_entry = 0, narrow_entry = 1;            // places in a variant's code
 
-/// A device with fewer wide blocks than this for each multiprocessor waits for memory more than it loads.
-constexpr std::int64_t blocks_of_a_multiprocessor = 2;
-
 std::vector<bool> present_in(const PlanRun& run) {
   std::vector<bool> present;
   present.reserve(run.buffers.size());
@@ -115,8 +112,7 @@ std::int64_t CudaKernel::block(bool wide) const {
 
 bool CudaKernel::can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) const {
   if (entry_ == CudaEntry::narrow || run.elements % options_.vector != 0) return false;
-  const std::int64_t blocks = (run.elements + block(true) - 1) / block(true);
-  if (entry_ == CudaEntry::automatic && blocks < blocks_of_a_multiprocessor * gpu.multiprocessors)
+  if (entry_ == CudaEntry::automatic && !fills_device(options_, run.elements, gpu.multiprocessors))
     return false;
   for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
     const Buffer& buffer = plan_.buffers[b];

@@ -112,8 +112,9 @@ std::string cuda_ptx(const std::string& text) {
   return made;
 }
 
-double cuda_instructions_a_byte(int device) {
-  return Cuda::standard().driver.gpu(device).instructions_a_byte;
+CudaDevice cuda_device(int device) {
+  const Gpu& gpu = Cuda::standard().driver.gpu(device);
+  return {gpu.multiprocessors, gpu.instructions_a_byte};
 }
 
 std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {

@@ -94,7 +94,15 @@ CudaShape cuda_shape_to_run(const Plan& plan) {
   CudaShape shape = cuda_shape(plan);
   if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
     shape.options = cuda_options(asked, shape.options);
+  if (plan.segment > 0) shape.options.unroll = plan.segment;
   return shape;
+}
+
+bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors) {
+  // With fewer wide blocks than this for each multiprocessor a device waits for memory more than it loads.
+  constexpr std::int64_t blocks_of_a_multiprocessor = 2;
+  const std::int64_t block = std::int64_t{options.vector} * options.threads;
+  return (elements + block - 1) / block >= blocks_of_a_multiprocessor * multiprocessors;
 }
 
 CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {

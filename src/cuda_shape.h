@@ -23,8 +23,12 @@ struct CudaShape {
 /// took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau.
 CudaShape cuda_shape(const Plan& plan);
 
-/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for.
+/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.
 CudaShape cuda_shape_to_run(const Plan& plan);
+
+/// Do so many elements fill a device's multiprocessors with blocks of the wide entry? Where not, one element a
+/// thread gives more blocks, and loads of the next segments are issued early.
+bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors);
 
 /// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512",
 /// each where given. Throws a UserError where that cannot be.

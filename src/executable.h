@@ -87,8 +87,12 @@ void cuda_run_on_copies(const Executable& executable, PlanRun run);
 /// A module of emit_cuda as PTX: for the first device, or where there is none for those of capability 9.0.
 std::string cuda_ptx(const std::string& text);
 
-/// Instructions that a device starts in the time its memory moves a byte, by what its driver says of it.
-double cuda_instructions_a_byte(int device);
+/// What a driver says of a device.
+struct CudaDevice {
+  int multiprocessors = 0;
+  double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte
+};
+CudaDevice cuda_device(int device);
 
 /// What the compiler made of one entry.
 struct CudaFigures {

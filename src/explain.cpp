@@ -1,6 +1,7 @@
 // explain: what runs of a neuron will do, in numbers and in words.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "compile.h"
 #include "cuda_shape.h"
@@ -409,24 +410,57 @@ class Explainer {
   /// How a kernel is cut for a GPU, what the compiler makes of it where there is one, and what limits it.
   void add_gpu_shape(const Traffic& kernel, const Plan& plan) {
     if (options_.training.costs.name != "gpu") return;
-    const CudaShape shape = cuda_shape_to_run(plan);
+    constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
     const bool present = cuda_absent().empty();
-    gpu_ += join("  ", kernel.kernel, ": ", counted(shape.options.vector, "element"), " a thread, ",
-                 counted(shape.options.unroll, "step"), " loaded at once, about ", shape.registers(),
-                 " registers for values, ", counted(shape.ops, "exact op"), " a step");
+    const CudaDevice device = present ? cuda_device(0) : h200;
+    CudaShape shape = cuda_shape_to_run(plan);
+    CudaOptions& cut = shape.options;
+    std::string why_narrow;
+    if (cut.vector > 1 && out_.elements % cut.vector != 0)
+      why_narrow = join(out_.elements, " is not a multiple of ", cut.vector);
+    else if (cut.vector > 1 && !fills_device(cut, out_.elements, device.multiprocessors))
+      why_narrow = "there would be few blocks";
+    if (!why_narrow.empty()) {
+      cut.vector = 1;
+      cut.threads = cut.narrow_threads;
+    }
+    const GpuKernel gpu{
+        .kernel = kernel.kernel,
+        .elements_a_thread = cut.vector,
+        .threads_a_block = cut.threads,
+        .steps_at_once = cut.unroll,
+        .registers = shape.registers(),
+        .ops = shape.ops,
+        .instructions = shape.instructions,
+        .bytes = kernel.read_per_step + kernel.written_per_step,
+        .most_instructions = device.instructions_a_byte * (kernel.read_per_step + kernel.written_per_step)};
+    out_.gpu.push_back(gpu);
+    gpu_ +=
+        join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
+             why_narrow.empty() ? "" : join(" (", why_narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
+             " loaded at once", why_narrow.empty() ? "" : " and later ones early", ", ", gpu.threads_a_block,
+             " threads a block, about ", gpu.registers, " registers for values, ",
+             counted(gpu.ops, "exact op"), " a step");
     if (present)
       for (const CudaFigures& entry : cuda_figures(plan, 0))
         gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
                      " bytes that did not fit");
-    const double bytes = kernel.read_per_step + kernel.written_per_step;
-    constexpr double h200 = 5.2;
-    const double possible = present ? cuda_instructions_a_byte(0) : h200;
-    if (bytes > 0)
-      gpu_ += join("\n    about ", shape.instructions, " instructions for ", decimal(bytes),
-                   " bytes: ", shape.instructions > possible * bytes ? "arithmetic" : "memory",
+    if (gpu.bytes > 0)
+      gpu_ += join("\n    about ", gpu.instructions, " instructions for ", decimal(gpu.bytes),
+                   " bytes: ", gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
                    " is the limit where ", present ? "the device" : "an H200", " has time for ",
-                   decimal(possible), " a byte");
+                   decimal(device.instructions_a_byte), " a byte");
     gpu_ += "\n";
+  }
+
+  /// What holds for all kernels there.
+  std::string gpu_text() const {
+    std::string text = gpu_;
+    if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
+      text += join("  cut as FLEXSN_CUDA_SHAPE asks: ", asked, "; steps between checkpoints stay\n");
+    if (const std::string absent = cuda_absent(); !absent.empty())
+      text += join("  what the compiler makes of them is not known here: ", absent, "\n");
+    return text;
   }
 
   // ---- in words ------------------------------------------------------------------------------------
@@ -449,7 +483,7 @@ class Explainer {
         params_text(), "\ninference: ", counted(static_cast<std::int64_t>(out_.inference.size()), "launch"),
         ", ", decimal(out_.inference_passes), " passes\n", table(out_.inference));
     text += out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n";
-    return gpu_.empty() ? text : join(text, "\non a GPU\n", gpu_);
+    return gpu_.empty() ? text : join(text, "\non a GPU\n", gpu_text());
   }
 
   std::string params_text() const {

@@ -257,6 +257,29 @@ TEST_F(Cli, Explain) {
   };
   EXPECT_EQ(limit_of_backward("lif"), "memory");
   EXPECT_EQ(limit_of_backward("hodgkin_huxley"), "arithmetic");
+  const auto on_gpu = [&](const std::string& elements) {
+    return output({"explain", "lif", "--costs", "gpu", "--N", elements});
+  };
+  EXPECT_NE(on_gpu("1000001").find("backward: 1 element a thread (1000001 is not a multiple of 2), 8 steps "
+                                   "loaded at once and later ones early, 128 threads a block, "),
+            std::string::npos);
+  EXPECT_NE(on_gpu("256").find("backward: 1 element a thread (there would be few blocks), "),
+            std::string::npos);
+  const json gpu = parsed({"explain", "lif", "--costs", "gpu", "--json"}).at("gpu");
+  ASSERT_EQ(gpu.size(), 3u);
+  EXPECT_EQ(gpu.at(2).at("kernel"), "backward");
+  EXPECT_EQ(gpu.at(2).at("elements_a_thread"), 2);
+  EXPECT_EQ(gpu.at(2).at("steps_at_once"), 8);
+  EXPECT_LT(gpu.at(2).at("instructions"), gpu.at(2).at("most_instructions"));
+  const Finished asked = run_in_child({"explain", "lif", "--costs", "gpu"}, "",
+                                      [] { setenv("FLEXSN_CUDA_SHAPE", "unroll=4,threads=64", 1); });
+  EXPECT_NE(asked.out.find("inference_final_state: 2 elements a thread, 4 steps loaded at once, 64 threads"),
+            std::string::npos);
+  EXPECT_NE(asked.out.find("backward: 2 elements a thread, 8 steps loaded at once, 64 threads"),
+            std::string::npos);
+  EXPECT_NE(
+      asked.out.find("cut as FLEXSN_CUDA_SHAPE asks: unroll=4,threads=64; steps between checkpoints stay"),
+      std::string::npos);
   EXPECT_TRUE(parsed({"explain", corpus + "/integers.fsn", "--json"}).contains("untrainable"));
   expect_error(1, {"explain", "lif", "--budget", "1"}, "at least 4 bytes must stay");
   expect_error(1, {"explain", "lif", "--segment", "3"}, "a power of two");
@@ -350,6 +373,15 @@ TEST_F(Cli, ShowsPtxWhereThereIsNvrtc) {
   EXPECT_EQ(made.code, 0) << made.err;
   EXPECT_NE(made.out.find(".visible .entry flexsn_wide"), std::string::npos) << made.out;
   EXPECT_EQ(made.out.find('\0'), std::string::npos);
+  // Tests on the host run integers in place of these instructions.
+  for (const auto& [type, instructions] : {std::pair{"f16", Words{"cvt.f32.f16 ", "cvt.rn.f16.f32 "}},
+                                           std::pair{"bf16", Words{"cvt.rn.bf16.f32 "}}}) {
+    const Finished half = run_in_child({"show", "lif", "--emit", "ptx", "--kind", "forward", "--dtype", type},
+                                       "", [&] { setenv("FLEXSN_NVRTC", nvrtc.c_str(), 1); });
+    for (const std::string& instruction : instructions)
+      EXPECT_NE(half.out.find(instruction), std::string::npos)
+          << type << " without " << instruction << half.err;
+  }
 }
 
 TEST_F(Cli, EveryTargetHasTheSameDigest) {
@@ -620,6 +652,12 @@ TEST_F(Cli, DoctorLooksWithoutFailing) {
   EXPECT_EQ(bare.code, 0);
   EXPECT_EQ(bare.err, "");
   EXPECT_NE(bare.out.find("not found; install Python 3"), std::string::npos) << bare.out;
+  const auto with_nvrtc = [&](const char* path) {
+    return run_in_child({"doctor", "--json"}, "", [&] { setenv("FLEXSN_NVRTC", path, 1); }).out;
+  };
+  EXPECT_NE(with_nvrtc("/nowhere/nvrtc").find("FLEXSN_NVRTC names /nowhere/nvrtc, which is not there"),
+            std::string::npos);
+  EXPECT_NE(with_nvrtc("/dev/null").find("\"/dev/null\""), std::string::npos);
 }
 
 TEST_F(Cli, AClosedPipeIsNoError) {

@@ -673,6 +673,17 @@ struct SavedValue {
   Mem type = Mem::f32;
   std::string reason;
 };
+/// How a kernel is cut for a GPU, and what it waits for there.
+struct GpuKernel {
+  std::string kernel;
+  int elements_a_thread = 0, threads_a_block = 0;
+  int steps_at_once = 0;         ///< whose loads are issued together
+  int registers = 0;             ///< of a thread, for values, roughly
+  int ops = 0;                   ///< exact ops for each element and step
+  int instructions = 0;          ///< that they become, roughly
+  double bytes = 0;              ///< read and written for each element and step
+  double most_instructions = 0;  ///< that the device has time for while it moves those bytes
+};
 /// What runs of a neuron will do. A pass is [T, N] elements of the first input (output where there is none).
 struct Explanation {
   std::string neuron;
@@ -698,6 +709,7 @@ struct Explanation {
   std::vector<std::string> checkpoints;
   std::int64_t kept_alive = 0;     ///< bytes between forward and backward, inputs included
   double kept_alive_per_step = 0;  ///< of a long run, per element and step; what a budget limits
+  std::vector<GpuKernel> gpu;      ///< where the costs are those of "gpu"
   std::string text;                ///< all of it in words
 };
 Explanation explain(const Neuron& neuron, const ExplainOptions& options = {});
