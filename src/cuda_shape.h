@@ -26,8 +26,8 @@ CudaShape cuda_shape(const Plan& plan);
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.
 CudaShape cuda_shape_to_run(const Plan& plan);
 
-/// Do so many elements fill a device's multiprocessors with blocks of the wide entry? Where not, one element a
-/// thread gives more blocks, and loads of the next segments are issued early.
+/// Do so many elements fill a device's multiprocessors with blocks of the wide entry? Where not, one element
+/// a thread gives more blocks, and loads of the next segments are issued early.
 bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors);
 
 /// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512",

@@ -268,7 +268,6 @@ TEST_F(Cli, Explain) {
   const json gpu = parsed({"explain", "lif", "--costs", "gpu", "--json"}).at("gpu");
   ASSERT_EQ(gpu.size(), 3u);
   EXPECT_EQ(gpu.at(2).at("kernel"), "backward");
-  EXPECT_EQ(gpu.at(2).at("elements_a_thread"), 2);
   EXPECT_EQ(gpu.at(2).at("steps_at_once"), 8);
   EXPECT_LT(gpu.at(2).at("instructions"), gpu.at(2).at("most_instructions"));
   const Finished asked = run_in_child({"explain", "lif", "--costs", "gpu"}, "",
