@@ -394,7 +394,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="write the figures as JSON to this file")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--only", action="append", help="floor, parameters, neurons, triton, calls, compile, first")
+    parser.add_argument("--only", action="append", help="floor, parameters, neurons, triton, calls, first, compile")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench-gpu needs an NVIDIA GPU that torch can see")
@@ -408,8 +408,8 @@ def main() -> None:
         "neurons": lambda: other_neurons(table, bandwidth),
         "triton": lambda: triton_modules(table, bandwidth),
         "calls": lambda: calls(table, bandwidth),
-        "compile": lambda: None if args.no_compile else beside_compile(table),
         "first": lambda: first_calls(table),
+        "compile": lambda: None if args.no_compile else beside_compile(table),
     }
     for name in args.only or parts:
         parts[name]()
