@@ -125,7 +125,8 @@ Need library(std::string part, std::string needs, const char* chosen, const std:
   const char* given = std::getenv(chosen);
   const std::string file = given != nullptr ? given : "";
   if (file.find('/') != file.npos) {
-    const bool is_there = fs::exists(file);
+    std::error_code error;
+    const bool is_there = fs::exists(file, error);
     return {std::move(part), std::move(needs), is_there,
             is_there ? file : std::string(chosen) + " names " + file + ", which is not there"};
   }
@@ -199,8 +200,7 @@ Outcome doctor(const Request& request) {
               "it comes with the NVIDIA driver and needs a GPU of theirs"),
       library("code for NVIDIA GPUs", "NVRTC, libnvrtc.so", "FLEXSN_NVRTC", {"libnvrtc.so", "libnvrtc.so."},
               "it comes with the CUDA toolkit, or: python3 -m pip install nvidia-cuda-nvrtc, and set "
-              "FLEXSN_NVRTC "
-              "to its library"),
+              "FLEXSN_NVRTC to its library"),
       python(),
   };
   const std::string version(flexsn::version());

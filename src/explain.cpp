@@ -413,6 +413,7 @@ class Explainer {
     constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
     const bool present = cuda_absent().empty();
     const CudaDevice device = present ? cuda_device(0) : h200;
+    const double bytes = kernel.read_per_step + kernel.written_per_step;
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
     std::string why_narrow;
@@ -424,16 +425,15 @@ class Explainer {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
     }
-    const GpuKernel gpu{
-        .kernel = kernel.kernel,
-        .elements_a_thread = cut.vector,
-        .threads_a_block = cut.threads,
-        .steps_at_once = cut.unroll,
-        .registers = shape.registers(),
-        .ops = shape.ops,
-        .instructions = shape.instructions,
-        .bytes = kernel.read_per_step + kernel.written_per_step,
-        .most_instructions = device.instructions_a_byte * (kernel.read_per_step + kernel.written_per_step)};
+    const GpuKernel gpu{.kernel = kernel.kernel,
+                        .elements_a_thread = cut.vector,
+                        .threads_a_block = cut.threads,
+                        .steps_at_once = cut.unroll,
+                        .registers = shape.registers(),
+                        .ops = shape.ops,
+                        .instructions = shape.instructions,
+                        .bytes = bytes,
+                        .most_instructions = device.instructions_a_byte * bytes};
     out_.gpu.push_back(gpu);
     gpu_ +=
         join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",

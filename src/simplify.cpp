@@ -45,13 +45,17 @@ const V no = {};
 /// The other operand, where one of the two is the constant `value`.
 V beside(double value, V a, V b) { return is_number(b, value) ? a : is_number(a, value) ? b : no; }
 
+/// Is x select(c, k, l) with constants k and l?
+bool chooses_constants(V x) {
+  return is_op(x, Op::select) && is_op(inside(x, 1), Op::constant) && is_op(inside(x, 2), Op::constant);
+}
+
 /// A comparison of select(c, k, l) with a constant, k and l constants too: a choice that was made before.
 V compare_choice(Op op, V a, V b) {
   for (const bool first : {true, false}) {
     const V choice = first ? a : b, other = first ? b : a;
-    if (!is_op(choice, Op::select) || !is_op(other, Op::constant)) continue;
+    if (!chooses_constants(choice) || !is_op(other, Op::constant)) continue;
     const V sides[] = {inside(choice, 1), inside(choice, 2)};
-    if (!is_op(sides[0], Op::constant) || !is_op(sides[1], Op::constant)) continue;
     V results[2];
     for (const int side : {0, 1}) {
       const Type types[] = {choice.type(), choice.type()};
@@ -85,16 +89,13 @@ V once(V a, V, V) {
 /// Constants that a select chooses from are rounded before.
 template <Op rounding>
 V rounded_choice(V a, V, V) {
-  if (!is_op(a, Op::select) || !is_op(inside(a, 1), Op::constant) || !is_op(inside(a, 2), Op::constant))
-    return no;
-  V sides[] = {inside(a, 1), inside(a, 2)};
-  for (V& side : sides) {
-    const Type type = a.type();
-    const std::uint64_t bits = a.graph->at(side.id).immediate;
-    side = constant_bits(*a.graph, rounding == Op::round_u8 ? Type::i32 : Type::f32,
-                         evaluate(rounding, &type, &bits));
-  }
-  return select(inside(a, 0), sides[0], sides[1]);
+  if (!chooses_constants(a)) return no;
+  const Type type = a.type(), result = type_of(row_of(rounding).meaning.sig.result, type);
+  const auto rounded = [&](V side) {
+    return constant_bits(*a.graph, result, evaluate(rounding, &type, &a.graph->at(side.id).immediate));
+  };
+  const V one = rounded(inside(a, 1)), other = rounded(inside(a, 2));
+  return select(inside(a, 0), one, other);
 }
 
 /// 0 and 1 are held by every type.

@@ -131,7 +131,8 @@ def test_explain_of_a_core_without_gradients_says_so() -> None:
 
 def test_explain_speaks_of_a_gpu_where_it_is_asked_to():
     found = flexsn.explain(plain, T=8, shape=(64,), num_states=1, device="cuda")
-    assert "on a GPU" in found.text and "1 element a thread (there would be few blocks)" in found.text and " is the limit where " in found.text
+    assert "on a GPU" in found.text and " is the limit where " in found.text
+    assert "1 element a thread (there would be few blocks)" in found.text
     assert "on a GPU" not in flexsn.explain(plain, T=8, shape=(64,), num_states=1).text
     with pytest.raises(ValueError, match='device must be "cpu" or "cuda", found mps'):
         flexsn.explain(plain, num_states=1, device="mps")
