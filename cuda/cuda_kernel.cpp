@@ -9,19 +9,22 @@
 
 namespace flexsn {
 
-/// The code for one set of buffers that are present.
+/// The code for one set of buffers that are present: an entry is compiled when a run needs it.
 struct CudaKernel::Variant {
-  CudaModule module;
-  CudaCode code;
+  std::vector<CudaField> fields;
+  CudaCode wide, narrow;
 
-  Variant(const Cuda& cuda, const Store& store, CudaModule emitted)
-      : module(std::move(emitted)), code(cuda, store, std::move(module.text), {module.wide, module.narrow}) {}
+  Variant(const Cuda& cuda, const Store& store, const CudaModule& module)
+      : fields(module.fields),
+        wide(cuda, store, module.text(true), {cuda_wide}),
+        narrow(cuda, store, module.text(false), {cuda_narrow}) {}
+
+  const CudaCode& code(bool is_wide) const { return is_wide ? wide : narrow; }
 };
 
 namespace {
 
 constexpr std::size_t most_fields = 4096 / sizeof(std::uint64_t);  // of a kernel's parameters
-constexpr std::size_t wide_entry = 0, narrow_entry = 1;            // places in a variant's code
 
 std::vector<bool> present_in(const PlanRun& run) {
   std::vector<bool> present;
@@ -92,7 +95,7 @@ const CudaKernel::Variant& CudaKernel::variant(const PlanRun& run) const {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Variant>& found = variants_[present];
   if (found) return *found;
-  CudaModule module = emit_cuda(plan_, present, options_);
+  const CudaModule module = emit_cuda(plan_, present, options_);
   internal_check(module.options.vector == options_.vector && module.options.threads == options_.threads &&
                      module.options.narrow_threads == options_.narrow_threads,
                  "a module's blocks are those that were asked for");
@@ -102,7 +105,7 @@ const CudaKernel::Variant& CudaKernel::variant(const PlanRun& run) const {
         " numbers at most, but this one has ", plan_.buffers.size(), " buffers that need ",
         module.fields.size(), "; about ", plan_.buffers.size() * most_fields / module.fields.size(),
         " inputs, states, outputs, parameters and saved values can be had: use fewer, or target \"cpu\"");
-  found = std::make_unique<Variant>(cuda_, store_, std::move(module));
+  found = std::make_unique<Variant>(cuda_, store_, module);
   return *found;
 }
 
@@ -128,13 +131,13 @@ bool CudaKernel::can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) 
 void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool partial_sums) const {
   check_buffers(plan_, run);
   if (run.elements == 0) return;
-  const Variant& code = variant(run);
+  const Variant& found = variant(run);
   std::array<std::uint64_t, most_fields> record;
-  for (std::size_t i = 0; i < code.module.fields.size(); ++i)
-    record[i] = field_of(code.module.fields[i], plan_, run, partial_sums);
+  for (std::size_t i = 0; i < found.fields.size(); ++i)
+    record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
-  code.code.launch(gpu, wide ? wide_entry : narrow_entry, (run.elements + block(wide) - 1) / block(wide),
-                   wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
+  found.code(wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
+                          wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
 }
 
 void CudaKernel::run(const PlanRun& run, const Threads&) const {
@@ -147,8 +150,8 @@ void CudaKernel::prepare(const PlanRun& run) const {
   std::future<void> sums;  // beside the kernel itself
   const auto is_sum = [](const Buffer& buffer) { return buffer.holds == Holds::grad_param; };
   if (std::any_of(plan_.buffers.begin(), plan_.buffers.end(), is_sum))
-    sums = std::async(std::launch::async, [&] { cuda_.sums().on(gpu); });
-  variant(run).code.on(gpu);
+    sums = std::async([&] { cuda_.sums().on(gpu); });
+  variant(run).code(can_be_wide(run, gpu, true)).on(gpu);
   if (sums.valid()) sums.get();
 }
 
@@ -213,13 +216,16 @@ void CudaKernel::run_backward(PlanRun run, const ParamGradients& gradients, cons
 }
 
 std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
-  const Variant& code = variant(run);
-  const std::vector<CudaFunction>& functions = code.code.on(cuda_.driver.gpu(run.device));
-  const auto figures_of = [](const std::string& entry, int threads, const CudaFunction& function) {
-    return CudaFigures{entry, threads, function.registers, function.local_bytes, function.shared_bytes};
+  const Variant& found = variant(run);
+  const Gpu& gpu = cuda_.driver.gpu(run.device);
+  const auto figures_of = [&](bool wide) {
+    const CudaFunction& function = found.code(wide).on(gpu).front();
+    return CudaFigures{wide ? cuda_wide : cuda_narrow, wide ? options_.threads : options_.narrow_threads,
+                       function.registers, function.local_bytes, function.shared_bytes};
   };
-  return {figures_of(code.module.wide, options_.threads, functions[wide_entry]),
-          figures_of(code.module.narrow, options_.narrow_threads, functions[narrow_entry])};
+  std::future<CudaFigures> narrow = std::async(figures_of, false);
+  const CudaFigures wide = figures_of(true);
+  return {wide, narrow.get()};
 }
 
 }  // namespace flexsn

@@ -17,9 +17,9 @@ struct CudaChoice {
   CudaEntry entry = CudaEntry::automatic;  ///< wide: where memory lies for it
 };
 
-/// One kernel may run from several threads and on several devices at once; each variant of it is compiled
-/// once. Runs are queued, nothing is waited for; once a variant is loaded, a run is legal while its stream is
-/// captured, and a captured run may be repeated while the kernel lives.
+/// One kernel may run from several threads and on several devices at once; each entry of each variant of it
+/// is compiled once, when a run needs it. Runs are queued, nothing is waited for; a run is legal while its
+/// stream is captured, and a captured run may be repeated while the kernel lives.
 class CudaKernel : public Executable {
  public:
   /// Object code is looked for and left in `store`. `cuda` must outlive this.

@@ -49,8 +49,13 @@ class ModuleEmitter {
     lines_.append(scope_.step.text);
     thread();
     lines_.append(cuda_walk(scope_));
-    entries();
-    module.text = intro() + cuda_prelude(lines_.text()) + lines_.text();
+    block();
+    module.common = intro() + cuda_prelude(lines_.text()) + lines_.text();
+    constexpr int most_blocks = 16;  // of a multiprocessor, on every device
+    const CudaOptions& options = scope_.options;
+    const int blocks = std::min(options.resident_threads / options.threads, most_blocks);
+    module.wide_entry = entry(cuda_wide, options.vector, options.threads, blocks, "false");
+    module.narrow_entry = entry(cuda_narrow, 1, options.narrow_threads, 0, "true");
     return module;
   }
 
@@ -156,7 +161,7 @@ class ModuleEmitter {
 
   // ---- entries ---------------------------------------------------------------------------------------
 
-  void entries() {
+  void block() {
     lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
     if (plan_.reverse)
@@ -186,19 +191,17 @@ class ModuleEmitter {
     }
     lines_.close();
     lines_.gap();
-    constexpr int most_blocks = 16;  // of a multiprocessor, on every device
-    const int threads = scope_.options.threads;
-    const int blocks = std::min(scope_.options.resident_threads / threads, most_blocks);
-    entry("flexsn_wide", scope_.options.vector, threads, blocks, "false");
-    entry("flexsn_narrow", 1, scope_.options.narrow_threads, 0, "true");
   }
 
-  void entry(std::string_view name, int vector, int threads, int blocks, std::string_view ahead) {
+  static std::string entry(std::string_view name, int vector, int threads, int blocks,
+                           std::string_view ahead) {
+    CudaLines lines;
     const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
-    lines_.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
-                "(const __grid_constant__ Run run) {");
-    lines_.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
-    lines_.close();
+    lines.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
+               "(const __grid_constant__ Run run) {");
+    lines.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
+    lines.close();
+    return lines.text();
   }
 
   const CudaScope& scope_;

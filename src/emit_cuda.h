@@ -2,9 +2,10 @@
 //
 // A module holds two entries of one signature: `flexsn_wide`, whose threads own `vector` elements each and
 // load and store them together, and `flexsn_narrow`, one element a thread, for any number of elements and any
-// alignment. An entry takes one record by value, made of fields of 8 bytes. Time runs in segments whose loads
-// are issued before the first of them is used; the narrow entry, which also serves few elements, loads the
-// next segment's rows while it computes one.
+// alignment. Most runs need one of them, so each can be compiled alone, in half the time. An entry takes one
+// record by value, made of fields of 8 bytes. Time runs in segments whose loads are issued before the first
+// of them is used; the narrow entry, which also serves few elements, loads the next segment's rows while it
+// computes one.
 #pragma once
 
 #include "plan.h"
@@ -43,11 +44,18 @@ struct CudaField {
   bool operator==(const CudaField&) const = default;
 };
 
+/// The names of the entries.
+inline constexpr const char *cuda_wide = "flexsn_wide", *cuda_narrow = "flexsn_narrow";
+
 struct CudaModule {
-  std::string text;
-  std::string wide = "flexsn_wide", narrow = "flexsn_narrow";
+  std::string common;  ///< what both entries need
+  std::string wide_entry, narrow_entry;
   CudaOptions options;
   std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone
+
+  std::string text() const { return common + wide_entry + narrow_entry; }
+  /// With one of the entries.
+  std::string text(bool wide) const { return common + (wide ? wide_entry : narrow_entry); }
 };
 
 /// `present` says for each buffer of the plan whether the run has it, as for emit_llvm.

@@ -43,6 +43,11 @@ void Executable::run_backward(PlanRun run, const ParamGradients& gradients, cons
   }
 }
 
+Bound to_come() {
+  alignas(64) static std::byte somewhere[1];
+  return {.data = somewhere};
+}
+
 void prepare_together(const std::vector<std::pair<const Executable*, PlanRun>>& runs) {
   std::vector<std::exception_ptr> failures(runs.size());
   const auto prepare = [&](std::size_t i) {

@@ -34,7 +34,7 @@ class Executable {
   virtual const Plan& plan() const = 0;
   /// Same bits as execute(plan(), run). On a GPU it is queued on the run's stream, and nothing is waited for.
   virtual void run(const PlanRun& run, const Threads& threads) const = 0;
-  /// Makes the code that `run` needs, which need not have its data yet: any pointer says that a buffer is
+  /// Makes the code that `run` needs, which need not have its data yet: `to_come` says that a buffer will be
   /// there.
   virtual void prepare(const PlanRun&) const {}
   /// The same as run(), and sums of parameter gradients with the bits of store_param_gradient; what `run` has
@@ -44,6 +44,9 @@ class Executable {
   virtual std::int64_t scratch_bytes(std::int64_t steps, const ParamGradients& gradients,
                                      Scratch whose = Scratch::this_plan) const;
 };
+
+/// A buffer of a run that is prepared; it lies where allocators would put it.
+Bound to_come();
 
 /// Prepares all of these, side by side.
 void prepare_together(const std::vector<std::pair<const Executable*, PlanRun>>& runs);

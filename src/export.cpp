@@ -27,7 +27,7 @@ std::string exported(const Neuron& neuron, const std::string& format, std::optio
   if (format == "fsn") return show(neuron, {.type = training.type});
   const Plan plan =
       plan_of(neuron.graph(training.type), kind.value_or(Kind::inference_final_state), training);
-  return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), cuda_shape(plan).options).text;
+  return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), cuda_shape(plan).options).text();
 }
 
 }  // namespace flexsn

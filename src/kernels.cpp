@@ -127,10 +127,10 @@ void Kernels::prepare_training(const Layout& layout, const PlanRun& forward,
   }
   const std::shared_ptr<const Executable> first = executable(Kind::forward, layout),
                                           second = executable(Kind::backward, layout);
-  PlanRun backward{.buffers = {}, .device = forward.device};
-  double somewhere = 0;
+  PlanRun backward{
+      .steps = forward.steps, .elements = forward.elements, .buffers = {}, .device = forward.device};
   for (const Buffer& buffer : second->plan().buffers)
-    backward.buffers.push_back({.data = has(buffer) ? &somewhere : nullptr});
+    backward.buffers.push_back(has(buffer) ? to_come() : Bound{});
   prepare_together({{first.get(), forward}, {second.get(), backward}});
   const std::lock_guard lock(mutex_);
   prepared_.insert({layout, forward.device});

@@ -373,6 +373,36 @@ TEST_F(CudaFake, TheWideEntryRunsWhereMemoryLiesForIt) {
   EXPECT_EQ(entry_of(*fake_, never, good), "flexsn_narrow");
 }
 
+TEST_F(CudaFake, AnEntryIsCompiledOnceARunNeedsIt) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaKernel kernel(plan, cuda, no_store);
+  const PlanRun few = run_of(plan, 3, 1000), many = run_of(plan, 3, 1 << 20);
+  EXPECT_EQ(entry_of(*fake_, kernel, few), "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 1u);
+  EXPECT_EQ(entry_of(*fake_, kernel, many), "flexsn_wide");
+  EXPECT_EQ(fake_->compiled.size(), 2u);
+  EXPECT_EQ(entry_of(*fake_, kernel, few), "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 2u);
+}
+
+TEST_F(CudaFake, WhatIsPreparedIsWhatRuns) {
+  const Cuda cuda(library, library, no_store);
+  for (const std::int64_t elements : {100, 1 << 20})
+    for (const Kind kind : {Kind::forward, Kind::backward}) {
+      const Plan plan = lif_plan(kind);
+      const CudaKernel kernel(plan, cuda, no_store);
+      PlanRun later{.steps = 3, .elements = elements, .buffers = {}};
+      later.buffers.assign(plan.buffers.size(), to_come());
+      fake_->compiled.clear();
+      kernel.prepare(later);
+      EXPECT_EQ(fake_->compiled.size(), 1u);
+      EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, elements)),
+                elements == 100 ? "flexsn_narrow" : "flexsn_wide");
+      EXPECT_EQ(fake_->compiled.size(), 1u);
+    }
+}
+
 TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
   const Cuda cuda(library, library, no_store);
   const Neuron gated = neuron("gated", [](Step& s) {
@@ -455,6 +485,7 @@ TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
   ASSERT_EQ(figures.size(), 2u);
   EXPECT_EQ(figures[0].entry, "flexsn_wide");
   EXPECT_EQ(figures[1].entry, "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 2u);
   EXPECT_EQ(figures[0].registers, 40);
   EXPECT_EQ(figures[0].local_bytes, 8);
   EXPECT_EQ(figures[0].shared_bytes, 1024);

@@ -83,7 +83,7 @@ std::string as_unit(const CudaModule& module, std::size_t number) {
     return join("[](const void* r) { module_", number, "::", entry, "(*static_cast<const module_", number,
                 "::Run*>(r)); }");
   };
-  return join(defines, "namespace module_", number, " {\n", module.text, "}\n",
+  return join(defines, "namespace module_", number, " {\n", module.text(), "}\n",
               "extern \"C\" __attribute__((visibility(\"default\"))) void launch_", number,
               "(const void* record, long long blocks, unsigned threads, bool waits, bool wide) {\n"
               "  cuda_host::Block::Kernel kernel = ",
@@ -211,7 +211,7 @@ class Kernels {
             trial.difference(partial ? by_blocks(trial, expected, one, block) : expected, found);
         if (!difference.empty())
           return join(one.what, wide ? ", wide, " : ", narrow, ", partial ? "sums of blocks, " : "",
-                      difference, "\n", print(one.plan), modules_[number].text);
+                      difference, "\n", print(one.plan), modules_[number].text());
       }
     return "";
   }
@@ -463,7 +463,7 @@ __device__ __forceinline__ void leaky_step(const leaky_step_values& once, const 
   out_v = v5;
 }
 )";
-  const std::string text = module_of(leaky, Kind::inference_final_state).text;
+  const std::string text = module_of(leaky, Kind::inference_final_state).text();
   EXPECT_NE(text.find(shown), std::string::npos) << text;
 }
 
@@ -475,7 +475,7 @@ TEST(CudaText, ChoicesAreHiddenWhereTheyMayGiveTheOtherZeroAndOnlyThere) {
       s.next(state, carried ? y : state + y);
       s.output("y", y);
     });
-    return module_of(neuron_of_core, Kind::inference).text.find("flexsn_hidden(") != std::string::npos;
+    return module_of(neuron_of_core, Kind::inference).text().find("flexsn_hidden(") != std::string::npos;
   };
   const auto spike = [](Value x) { return cast(x > 1, Type::f32); };
   EXPECT_FALSE(hides(spike));
@@ -487,12 +487,20 @@ TEST(CudaText, ChoicesAreHiddenWhereTheyMayGiveTheOtherZeroAndOnlyThere) {
   EXPECT_FALSE(hides([](Value x) { return -select(x == 3, x, 0.0); }));
   EXPECT_FALSE(hides([&](Value x) { return spike(x) * -3; }));
   EXPECT_TRUE(hides(spike, true));  // the next step may negate it
-  EXPECT_EQ(module_of(neuron_named("lif"), Kind::inference).text.find("flexsn_hidden"), std::string::npos);
+  EXPECT_EQ(module_of(neuron_named("lif"), Kind::inference).text().find("flexsn_hidden"), std::string::npos);
+}
+
+TEST(CudaText, HoldsBothEntriesAndCanBeHadWithOne) {
+  const CudaModule module = module_of(neuron_named("lif"), Kind::backward);
+  const auto has = [](const std::string& text, const char* entry) { return text.find(entry) != text.npos; };
+  EXPECT_TRUE(has(module.text(), cuda_wide) && has(module.text(), cuda_narrow));
+  EXPECT_TRUE(has(module.text(true), cuda_wide) && !has(module.text(true), cuda_narrow));
+  EXPECT_TRUE(has(module.text(false), cuda_narrow) && !has(module.text(false), cuda_wide));
 }
 
 TEST(CudaText, NoKernelUsesAtomics) {
   for (const CudaCase& one : type_cases())
-    EXPECT_EQ(one.module().text.find("atomic"), std::string::npos) << one.what;
+    EXPECT_EQ(one.module().text().find("atomic"), std::string::npos) << one.what;
 }
 
 TEST(CudaText, WhatARunLacksIsNotInTheRecord) {
@@ -508,8 +516,8 @@ TEST(CudaText, WhatARunLacksIsNotInTheRecord) {
     const CudaModule module = emit_cuda(plan, present, {});
     const CudaField field{CudaField::What::data, arriving};
     EXPECT_EQ(std::count(module.fields.begin(), module.fields.end(), field), given ? 1 : 0);
-    EXPECT_EQ(module.text.find("grad_last_v") != std::string::npos, given);
-    EXPECT_EQ(module.text.find("flexsn_nothing<float>") == std::string::npos, given);
+    EXPECT_EQ(module.text().find("grad_last_v") != std::string::npos, given);
+    EXPECT_EQ(module.text().find("flexsn_nothing<float>") == std::string::npos, given);
   }
 }
 
@@ -517,7 +525,7 @@ TEST(CudaText, ALongBodyIsALoopOverStepsInsteadOfMuchCode) {
   const auto loops = [](int segment) {
     const Plan plan = plan_of(neuron_named("adex").graph(), Kind::backward,
                               {.saving = Saving::rebuild, .segment = segment});
-    const std::string text = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), {}).text;
+    const std::string text = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), {}).text();
     return text.find("#pragma unroll 1\n") != std::string::npos;
   };
   EXPECT_FALSE(loops(4));

@@ -284,7 +284,7 @@ void prepare_training(const Call& call, Requested& requested, const Executable& 
     const bool left_out = buffer.holds == Holds::grad_last_state ||
                           buffer.holds == Holds::grad_state_sequence ||
                           (buffer.holds == Holds::grad_first_state && !given_states);
-    later.buffers.push_back(left_out ? Bound{} : Bound{.data = &later});
+    later.buffers.push_back(left_out ? Bound{} : to_come());
   }
   prepare_together({{&forward, run}, {backward.get(), later}});
 }
