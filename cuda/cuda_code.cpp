@@ -153,6 +153,12 @@ const std::vector<CudaFunction>& CudaCode::on(const Gpu& gpu) const {
   return found->functions;
 }
 
+bool CudaCode::is_on(const Gpu& gpu) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = loaded_.find(gpu.number);
+  return found != loaded_.end() && found->second->made;
+}
+
 void CudaCode::launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,
                       void** parameters) const {
   if (blocks == 0) return;

@@ -49,6 +49,9 @@ class CudaCode {
   /// fails, with the compiler's log and the path of the text.
   const std::vector<CudaFunction>& on(const Gpu& gpu) const;
 
+  /// Has one for this device been made?
+  bool is_on(const Gpu& gpu) const;
+
   /// Queues entry `index`; its parameters are pointers to their values.
   void launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,
               void** parameters) const;

@@ -155,6 +155,12 @@ void CudaKernel::prepare(const PlanRun& run) const {
   if (sums.valid()) sums.get();
 }
 
+bool CudaKernel::is_ready(const PlanRun& run) const {
+  if (run.elements == 0) return true;
+  const Gpu& gpu = cuda_.driver.gpu(run.device);
+  return variant(run).code(can_be_wide(run, gpu, true)).is_on(gpu);
+}
+
 std::int64_t CudaKernel::elements_of_sums(const ParamGradients& gradients, bool wide) const {
   const bool suits =
       std::all_of(gradients.list.begin(), gradients.list.end(), [&](const ParamGradient& gradient) {

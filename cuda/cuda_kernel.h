@@ -31,6 +31,7 @@ class CudaKernel : public Executable {
   const CudaOptions& options() const { return options_; }
   void run(const PlanRun& run, const Threads& threads = {}) const override;
   void prepare(const PlanRun& run) const override;
+  bool is_ready(const PlanRun& run) const override;
   void run_backward(PlanRun run, const ParamGradients& gradients, const Threads& threads = {}) const override;
   std::int64_t scratch_bytes(std::int64_t steps, const ParamGradients& gradients,
                              Scratch whose = Scratch::this_plan) const override;

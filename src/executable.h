@@ -37,6 +37,8 @@ class Executable {
   /// Makes the code that `run` needs, which need not have its data yet: `to_come` says that a buffer will be
   /// there.
   virtual void prepare(const PlanRun&) const {}
+  /// Would `run` start without waiting for a compiler that takes long?
+  virtual bool is_ready(const PlanRun&) const { return true; }
   /// The same as run(), and sums of parameter gradients with the bits of store_param_gradient; what `run` has
   /// for their buffers is not used.
   virtual void run_backward(PlanRun run, const ParamGradients& gradients, const Threads& threads) const;

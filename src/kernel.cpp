@@ -467,7 +467,7 @@ struct RunState {
     const PlanRun run = forward_run(executable->plan(), [&](const Buffer& buffer) {
       return buffer.write ? from_workspace(start, space, buffer) : Bound{};
     });
-    kernels->prepare_training(layout(), run, [&](const Buffer& buffer) {
+    kernels->prepare_training(layout(), *executable, run, [&](const Buffer& buffer) {
       return buffer.holds == Holds::grad_first_state ? first.contains(buffer.index) : !buffer.optional;
     });
     // What lies on a GPU cannot be looked at without waiting for it.

@@ -118,22 +118,14 @@ Plan Kernels::plan(Kind kind, const Layout& layout, const std::vector<int>& abse
   return schedule_training(joint_, fewer, options_.training, layout).backward;
 }
 
-void Kernels::prepare_training(const Layout& layout, const PlanRun& forward,
+void Kernels::prepare_training(const Layout& layout, const Executable& forward, const PlanRun& run,
                                const std::function<bool(const Buffer&)>& has) const {
-  if (options_.target != "cuda") return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (prepared_.contains({layout, forward.device})) return;
-  }
-  const std::shared_ptr<const Executable> first = executable(Kind::forward, layout),
-                                          second = executable(Kind::backward, layout);
-  PlanRun backward{
-      .steps = forward.steps, .elements = forward.elements, .buffers = {}, .device = forward.device};
-  for (const Buffer& buffer : second->plan().buffers)
-    backward.buffers.push_back(has(buffer) ? to_come() : Bound{});
-  prepare_together({{first.get(), forward}, {second.get(), backward}});
-  const std::lock_guard lock(mutex_);
-  prepared_.insert({layout, forward.device});
+  if (forward.is_ready(run)) return;
+  const std::shared_ptr<const Executable> backward = executable(Kind::backward, layout);
+  PlanRun later{.steps = run.steps, .elements = run.elements, .buffers = {}, .device = run.device};
+  for (const Buffer& buffer : backward->plan().buffers)
+    later.buffers.push_back(has(buffer) ? to_come() : Bound{});
+  prepare_together({{&forward, run}, {backward.get(), later}});
 }
 
 Threads Kernels::threads() const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <mutex>
-#include <set>
 #include <tuple>
 
 #include "executable.h"
@@ -40,9 +39,9 @@ class Kernels {
                                                   const std::vector<int>& absent = {}) const;
   Plan plan(Kind kind, const Layout& layout, const std::vector<int>& absent = {}) const;
 
-  /// On a GPU: makes the code of a first training call, that of backward beside that of forward. `has` says
-  /// which of its buffers backward will likely have.
-  void prepare_training(const Layout& layout, const PlanRun& forward,
+  /// Where the code of forward is still to be made, makes that of backward beside it. `has` says which of its
+  /// buffers backward will likely have.
+  void prepare_training(const Layout& layout, const Executable& forward, const PlanRun& run,
                         const std::function<bool(const Buffer&)>& has) const;
 
   /// Who runs the tasks of an executable.
@@ -57,7 +56,6 @@ class Kernels {
   mutable std::mutex mutex_;
   using Form = std::tuple<std::string, Kind, Layout, std::vector<int>>;
   mutable std::map<Form, std::shared_ptr<const Executable>> executables_;
-  mutable std::set<std::pair<Layout, int>> prepared_;  ///< for a device
 };
 
 }  // namespace flexsn

@@ -169,12 +169,9 @@ TEST_F(Concurrency, EqualTextsAreOneNeuronAndOneKernel) {
         const NeuronHandle neuron = neuron_of(written[static_cast<std::size_t>((i + me) % texts)]);
         Requested& requested = neuron->requested({.wanted = {round % 2}, .sequences = round == 2});
         const auto kernel = requested.executable(Place::cpu, Kind::forward, {Map::element, Map::scalar}, {});
-        requested.is_first({Map::element, Map::scalar});
         // A run that wants all, which compiles.
         PlanRun run{.buffers = {}};
-        double somewhere = 0;
-        for (std::size_t b = 0; b < kernel->plan().buffers.size(); ++b)
-          run.buffers.push_back({.data = &somewhere});
+        run.buffers.assign(kernel->plan().buffers.size(), to_come());
         kernel->prepare(run);
         if (me == 0 || i == 0) found[static_cast<std::size_t>(me)].push_back(neuron_of(written[0]).get());
       }
@@ -291,12 +288,12 @@ class CudaConcurrency : public Concurrency {
   }
 
   /// A run whose buffers lie wherever the fake does not look.
-  static PlanRun run_of(const Plan& plan, int device) {
-    PlanRun run{.steps = 3, .elements = 1000, .buffers = {}, .device = device};
+  static PlanRun run_of(const Plan& plan, int device, std::int64_t elements = 1000) {
+    PlanRun run{.steps = 3, .elements = elements, .buffers = {}, .device = device};
     static const float one = 1;
     for (const Buffer& buffer : plan.buffers) {
       Bound bound{.data = reinterpret_cast<void*>(std::uint64_t{0x10000} * (1 + run.buffers.size())),
-                  .row_stride = 1000};
+                  .row_stride = elements};
       if (buffer.map == Map::scalar) bound = {.data = const_cast<float*>(&one), .host = true};
       run.buffers.push_back(bound);
     }
@@ -312,9 +309,14 @@ TEST_F(CudaConcurrency, TheDriverIsOpenedAndCodeIsLoadedOnceForAll) {
   const Cuda cuda(FLEXSN_FAKE_CUDA, FLEXSN_FAKE_CUDA, kept);
   const CudaKernel kernel(plan, cuda, kept);
   together([&](int me) {
-    for (int i = 0; i < 20; ++i) kernel.run(run_of(plan, (me + i) % 2));
+    for (int i = 0; i < 20; ++i) {
+      const PlanRun run = run_of(plan, (me + i) % 2, i % 3 == 0 ? 1 << 20 : 1000);
+      kernel.is_ready(run);
+      kernel.run(run);
+      EXPECT_TRUE(kernel.is_ready(run));
+    }
   });
-  EXPECT_EQ(fake_->compiled.size(), 1u);
+  EXPECT_EQ(fake_->compiled.size(), 2u) << "the wide and the narrow entry";
   EXPECT_EQ(fake_->launches.size(), std::size_t{20 * thread_count});
 }
 

@@ -395,7 +395,11 @@ TEST_F(CudaFake, WhatIsPreparedIsWhatRuns) {
       PlanRun later{.steps = 3, .elements = elements, .buffers = {}};
       later.buffers.assign(plan.buffers.size(), to_come());
       fake_->compiled.clear();
+      EXPECT_FALSE(kernel.is_ready(later));
       kernel.prepare(later);
+      EXPECT_TRUE(kernel.is_ready(later));
+      later.elements = 0;  // needs no code at all
+      EXPECT_TRUE(CudaKernel(plan, cuda, no_store).is_ready(later));
       EXPECT_EQ(fake_->compiled.size(), 1u);
       EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, elements)),
                 elements == 100 ? "flexsn_narrow" : "flexsn_wide");

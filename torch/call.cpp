@@ -278,7 +278,7 @@ void clear_pad(const at::Tensor& checkpoints) {
 void prepare_training(const Call& call, Requested& requested, const Executable& forward, const PlanRun& run,
                       bool given_states) {
   const std::shared_ptr<const Executable> backward =
-      requested.executable(Place::cuda, Kind::backward, call.maps());
+      requested.executable(call.place(), Kind::backward, call.maps());
   PlanRun later = call.plan_run();
   for (const Buffer& buffer : backward->plan().buffers) {
     const bool left_out = buffer.holds == Holds::grad_last_state ||
@@ -374,7 +374,7 @@ std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList in
   }
   internal_check(!training || results.size() == first_saved + requested.saved().size(),
                  "what is saved depends on how parameters lie in memory");
-  if (training && call.place() == Place::cuda && requested.is_first(call.maps()))
+  if (training && !executable->is_ready(run))
     prepare_training(call, requested, *executable, run, !states.empty());
   executable->run(run, torch_threads());
   for (std::size_t i = first_saved; i < results.size(); ++i)

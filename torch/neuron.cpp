@@ -100,11 +100,6 @@ bool Requested::is_on_gpu() const {
                      [](const auto& kernel) { return std::get<Place>(kernel.first) == Place::cuda; });
 }
 
-bool Requested::is_first(const std::vector<Map>& maps) {
-  const std::lock_guard lock(mutex_);
-  return seen_.insert(maps).second;
-}
-
 TorchNeuron::TorchNeuron(std::string_view text) : text_(text), graph_(Neuron(parse(text, "neuron")).graph()) {
   const auto places = [&](Role role) {
     std::vector<int> found;

@@ -31,8 +31,6 @@ class Requested {
   /// the joint graph at which no gradient arrives.
   std::shared_ptr<const Executable> executable(Place place, Kind kind, const std::vector<Map>& maps,
                                                const std::vector<int>& absent = {});
-  /// Is this the first time that kernels of a GPU are asked about for these layouts?
-  bool is_first(const std::vector<Map>& maps);
   bool is_on_gpu() const;
   /// What forward leaves for backward beside its results, in order: saved values and checkpoints.
   const std::vector<Buffer>& saved() const { return saved_; }
@@ -48,7 +46,6 @@ class Requested {
   int segment_ = 0;
   std::set<std::pair<Holds, int>> reads_;
   mutable std::mutex mutex_;
-  std::set<std::vector<Map>> seen_;
   std::map<std::tuple<Place, Kind, std::vector<Map>, std::vector<int>>, std::shared_ptr<const Executable>>
       known_;
 };
