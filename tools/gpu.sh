@@ -33,8 +33,23 @@ done
 diff build-gpu/digest.interpreter build-gpu/digest.cuda
 echo "digests of $(wc -l <build-gpu/digest.cuda) neurons: the same by the interpreter and by CUDA kernels"
 export FLEXSN_NEURON_TEXTS=$PWD/build-gpu/flexsn_neuron_texts
-"$python" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_triton_gpu.py \
-  tests/python/test_peers_bugs.py
+# Side by side: most of their time goes to compilers that use one processor each.
+running=()
+start() {
+  "$python" -m pytest -q -p no:cacheprovider "$@" >"build-gpu/pytest.${#running[@]}.log" 2>&1 &
+  running+=($!)
+}
+start tests/python/test_cuda.py
+start tests/python/test_peers_bugs.py
+start tests/python/test_triton_gpu.py -k test_random_graphs
+start tests/python/test_triton_gpu.py -k test_built_in_neurons
+start tests/python/test_triton_gpu.py -k 'not test_random_graphs and not test_built_in_neurons'
+failed=0
+for i in "${!running[@]}"; do
+  wait "${running[$i]}" || failed=1
+  cat "build-gpu/pytest.$i.log"
+done
+[ $failed = 0 ]
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     compute-sanitizer --tool "$tool" --error-exitcode 1 \
