@@ -17,9 +17,9 @@ struct CudaChoice {
   CudaEntry entry = CudaEntry::automatic;  ///< wide: where memory lies for it
 };
 
-/// One kernel may run from several threads and on several devices at once; each entry of each variant of it
-/// is compiled once, when a run needs it. Runs are queued, nothing is waited for; a run is legal while its
-/// stream is captured, and a captured run may be repeated while the kernel lives.
+/// One kernel may run from several threads and on several devices at once; each variant of it is compiled
+/// once. Runs are queued, nothing is waited for; a run is legal while its stream is captured, and a captured
+/// run may be repeated while the kernel lives.
 class CudaKernel : public Executable {
  public:
   /// Object code is looked for and left in `store`. `cuda` must outlive this.
@@ -41,6 +41,7 @@ class CudaKernel : public Executable {
  private:
   struct Variant;
   const Variant& variant(const PlanRun& run) const;
+  bool has_sums() const;
   /// `by_block`: sums are written for each block of elements, so how their memory lies does not matter.
   bool can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) const;
   /// Elements of a block of an entry's threads.

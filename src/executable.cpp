@@ -1,8 +1,7 @@
 // Parameter gradients by targets that work in the host's memory: rows of each element first, then their sums.
 #include "executable.h"
 
-#include <system_error>
-#include <thread>
+#include <future>
 
 #include "error.h"
 #include "param_sums.h"
@@ -44,29 +43,18 @@ void Executable::run_backward(PlanRun run, const ParamGradients& gradients, cons
 }
 
 Bound to_come() {
-  alignas(64) static std::byte somewhere[1];
+  static std::byte somewhere[1];
   return {.data = somewhere};
 }
 
-void prepare_together(const std::vector<std::pair<const Executable*, PlanRun>>& runs) {
-  std::vector<std::exception_ptr> failures(runs.size());
-  const auto prepare = [&](std::size_t i) {
-    try {
-      runs[i].first->prepare(runs[i].second);
-    } catch (...) {
-      failures[i] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < runs.size(); ++i) try {
-      others.emplace_back(prepare, i);
-    } catch (const std::system_error&) {  // no thread is to be had
-      prepare(i);
-    }
-  if (!runs.empty()) prepare(0);
-  for (std::thread& other : others) other.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+void prepare_both(const Executable& needed, const PlanRun& run, const Executable& later,
+                  const PlanRun& later_run) {
+  std::future<void> beside = std::async([&] { later.prepare(later_run); });
+  needed.prepare(run);
+  try {
+    beside.get();
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace flexsn

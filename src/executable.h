@@ -47,11 +47,12 @@ class Executable {
                                      Scratch whose = Scratch::this_plan) const;
 };
 
-/// A buffer of a run that is prepared; it lies where allocators would put it.
+/// A buffer of a run that is prepared.
 Bound to_come();
 
-/// Prepares all of these, side by side.
-void prepare_together(const std::vector<std::pair<const Executable*, PlanRun>>& runs);
+/// Prepares both, side by side. Where the later one fails, its own run will say so.
+void prepare_both(const Executable& needed, const PlanRun& run, const Executable& later,
+                  const PlanRun& later_run);
 
 /// Throws a UserError that names the way out where this build or this machine has no CPU kernels.
 std::shared_ptr<const Executable> cpu_executable(Plan plan);

@@ -21,7 +21,8 @@ class Interpreted : public Executable {
   Plan plan_;
 };
 
-/// Compilers take time that grows with the square of a kernel's length: seconds for this many operations.
+/// Compilers take time that grows with the square of a kernel's length: seconds for this many operations on a
+/// CPU, tens of seconds on a GPU.
 constexpr std::size_t most_ops = 50000;
 
 void check_size(const Plan& plan) {
@@ -125,7 +126,7 @@ void Kernels::prepare_training(const Layout& layout, const Executable& forward, 
   PlanRun later{.steps = run.steps, .elements = run.elements, .buffers = {}, .device = run.device};
   for (const Buffer& buffer : backward->plan().buffers)
     later.buffers.push_back(has(buffer) ? to_come() : Bound{});
-  prepare_together({{&forward, run}, {backward.get(), later}});
+  prepare_both(forward, run, *backward, later);
 }
 
 Threads Kernels::threads() const {

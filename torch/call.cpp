@@ -286,7 +286,7 @@ void prepare_training(const Call& call, Requested& requested, const Executable& 
                           (buffer.holds == Holds::grad_first_state && !given_states);
     later.buffers.push_back(left_out ? Bound{} : to_come());
   }
-  prepare_together({{&forward, run}, {backward.get(), later}});
+  prepare_both(forward, run, *backward, later);
 }
 
 std::size_t place_of(const std::vector<int>& places, int index) {
