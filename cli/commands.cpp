@@ -42,12 +42,12 @@ std::optional<Number> number(std::string_view text) {
 }
 
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least,
-                          std::int64_t preset) {
+                          std::int64_t preset, std::int64_t most = most_rows) {
   if (text.empty()) return preset;
   const std::optional<std::int64_t> value = number<std::int64_t>(text);
-  if (!value || *value < least || *value > most_rows)
+  if (!value || *value < least || *value > most)
     throw WrongUse(option + " must be a whole number from " + std::to_string(least) + " to " +
-                   std::to_string(most_rows) + ", found '" + text + "'");
+                   std::to_string(most) + ", found '" + text + "'");
   return *value;
 }
 
@@ -391,7 +391,9 @@ Outcome explain(const Request& given) {
   Request request = given;
   flexsn::ExplainOptions options;
   options.steps = take_steps(request, 0, options.steps);
-  if (!request.elements.empty()) options.elements = whole_number("--N", request.elements, 0, 0);
+  // Nothing is run, so it may be more than any memory holds.
+  if (!request.elements.empty())
+    options.elements = whole_number("--N", request.elements, 0, 0, std::int64_t{1'000'000} * most_rows);
   read_shapes(request, options);
   options.given_states = request.given_states;
   options.training = training_of(request);
@@ -404,7 +406,8 @@ Outcome explain(const Request& given) {
                       {"read_per_step", kernel.read_per_step},
                       {"written_per_step", kernel.written_per_step},
                       {"read", kernel.read},
-                      {"written", kernel.written}});
+                      {"written", kernel.written},
+                      {"launches", kernel.launches}});
     return json;
   };
   Json params = Json::array();

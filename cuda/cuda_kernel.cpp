@@ -196,6 +196,16 @@ std::int64_t CudaKernel::scratch_bytes(std::int64_t steps, const ParamGradients&
   return most;
 }
 
+std::vector<CudaSums> CudaKernel::sums(const ParamGradients& gradients, std::int64_t steps, bool wide) const {
+  const std::int64_t elements = elements_of_sums(gradients, wide);
+  std::vector<CudaSums> list;
+  for (const ParamGradient& gradient : gradients.list) {
+    const Buffer& buffer = plan_.buffers[gradient.buffer];
+    list.push_back(sums_of(sum_plan(buffer, gradient, gradients.step, steps, elements), buffer, gradient));
+  }
+  return list;
+}
+
 void CudaKernel::run_backward(PlanRun run, const ParamGradients& gradients, const Threads&) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   // What is written for each element takes part in the choice of the entry, which says how large a block is.

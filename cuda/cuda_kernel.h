@@ -35,6 +35,7 @@ class CudaKernel : public Executable {
   void run_backward(PlanRun run, const ParamGradients& gradients, const Threads& threads = {}) const override;
   std::int64_t scratch_bytes(std::int64_t steps, const ParamGradients& gradients,
                              Scratch whose = Scratch::this_plan) const override;
+  std::vector<CudaSums> sums(const ParamGradients& gradients, std::int64_t steps, bool wide) const;
   /// What the compiler made of the entries that runs with these buffers use.
   std::vector<CudaFigures> figures(const PlanRun& run) const;
 

@@ -40,6 +40,11 @@ bool is_dense(const SumPlan& plan, const ParamGradient& gradient) {
   return plan.rows == 1 || gradient.row_stride == elements_of(gradient.shape);
 }
 
+/// Does the last launch write the gradient itself?
+bool ends_there(const SumPlan& plan, const Buffer& buffer, const ParamGradient& gradient) {
+  return gradient.mem == buffer.mem && is_dense(plan, gradient);
+}
+
 }  // namespace
 
 std::vector<std::string> sum_entries() {
@@ -94,17 +99,33 @@ SumPlan sum_plan(const Buffer& buffer, const ParamGradient& gradient, const Shap
   return plan;
 }
 
+CudaSums sums_of(const SumPlan& plan, const Buffer& buffer, const ParamGradient& gradient) {
+  const std::int64_t size = bytes_of(buffer.mem);
+  CudaSums sums{.left = plan.rows * plan.row * size};
+  if (plan.direct) return sums;
+  sums.launches = static_cast<int>(plan.launches.size());
+  for (const ReduceLaunch& launch : plan.launches) {
+    sums.read += launch.outer * launch.n * launch.inner * launch.tail * size;
+    sums.written += launch.results() * size;
+  }
+  if (ends_there(plan, buffer, gradient) && !plan.launches.empty()) return sums;
+  const std::int64_t count = plan.rows * elements_of(gradient.shape);
+  sums.launches += static_cast<int>(is_dense(plan, gradient) ? 1 : plan.rows);
+  sums.read += count * size;
+  sums.written += count * bytes_of(gradient.mem);
+  return sums;
+}
+
 void finish_sums(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& buffer, const SumPlan& plan,
                  const ParamGradient& gradient, void* scratch) {
   if (plan.direct) return;
   // Each launch reads what the one before wrote; the two places take turns.
   void* from = scratch;
   void* other = at(scratch, plan.results_at);
-  const bool ends_there = gradient.mem == buffer.mem && is_dense(plan, gradient);
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
     ReduceLaunch launch = plan.launches[i];
     const bool last = i + 1 == plan.launches.size();
-    void* to = last && ends_there ? gradient.to : other;
+    void* to = last && ends_there(plan, buffer, gradient) ? gradient.to : other;
     const std::size_t entry = reduce_entry(buffer.mem, launch.whole);
     if (launch.whole) {
       void* parameters[] = {&from, &to, &launch.n, &launch.inner, &launch.tail};
@@ -118,7 +139,7 @@ void finish_sums(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& b
     other = from;
     from = to;
   }
-  if (ends_there && !plan.launches.empty()) return;
+  if (ends_there(plan, buffer, gradient) && !plan.launches.empty()) return;
   std::int64_t count = elements_of(gradient.shape), rows = plan.rows;
   if (is_dense(plan, gradient)) {
     count *= rows;

@@ -37,6 +37,9 @@ struct SumPlan {
 SumPlan sum_plan(const Buffer& buffer, const ParamGradient& gradient, const Shape& step, std::int64_t steps,
                  std::int64_t block);
 
+/// The same in bytes and launches.
+CudaSums sums_of(const SumPlan& plan, const Buffer& buffer, const ParamGradient& gradient);
+
 /// Queues what comes after backward.
 void finish_sums(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& buffer, const SumPlan& plan,
                  const ParamGradient& gradient, void* scratch);

@@ -117,6 +117,11 @@ CudaDevice cuda_device(int device) {
   return {gpu.multiprocessors, gpu.instructions_a_byte};
 }
 
+std::vector<CudaSums> cuda_sums(const Plan& backward, const ParamGradients& gradients, std::int64_t steps,
+                                bool wide) {
+  return kernel_of(backward)->sums(gradients, steps, wide);
+}
+
 std::vector<CudaFigures> cuda_figures(const Plan& plan, int device) {
   PlanRun run;
   run.device = device;

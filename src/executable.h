@@ -108,6 +108,15 @@ struct CudaFigures {
   int local_bytes = 0;   ///< of a thread: what did not fit into registers
   int shared_bytes = 0;  ///< of a block
 };
+/// How a GPU finishes the gradient of a parameter: what backward leaves of it, and who adds that up.
+struct CudaSums {
+  std::int64_t left = 0;  ///< bytes that backward writes
+  int launches = 0;
+  std::int64_t read = 0, written = 0;  ///< bytes, of all launches
+};
+/// Of each of the gradients, in a run of some elements over some steps; `wide` says which entry runs.
+std::vector<CudaSums> cuda_sums(const Plan& backward, const ParamGradients& gradients, std::int64_t steps,
+                                bool wide);
 /// The entries of a plan, all of whose buffers are there, compiled for a device.
 std::vector<CudaFigures> cuda_figures(const Plan& plan, int device);
 

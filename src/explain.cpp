@@ -231,7 +231,7 @@ class Explainer {
   }
 
   Traffic traffic(std::string kernel, const Plan& plan) const {
-    Traffic out{.kernel = std::move(kernel)};
+    Traffic out{.kernel = std::move(kernel), .launches = out_.elements == 0 ? 0 : 1};
     for (const Buffer& buffer : plan.buffers) {
       (buffer.write ? out.written : out.read) += bytes_of(plan, buffer);
       (buffer.write ? out.written_per_step : out.read_per_step) += bytes_per_step(plan, buffer);
@@ -251,20 +251,26 @@ class Explainer {
 
   /// Work on one parameter alone.
   void add_pass(std::vector<Traffic>& kernels, std::string kernel, int param, std::int64_t read,
-                std::int64_t written) const {
+                std::int64_t written, int launches = 1) const {
     const bool rows = step_.arguments[param].per_step;
     kernels.push_back({.kernel = std::move(kernel),
                        .read_per_step = rows ? per_step(read) : 0,
                        .written_per_step = rows ? per_step(written) : 0,
                        .read = read,
-                       .written = written});
+                       .written = written,
+                       .launches = written == 0 ? 0 : launches});
   }
 
   /// Sums over elements of what backward wrote for each of them: one reduced dimension after the other, then
   /// a copy in the parameter's own type.
   void add_reductions(const Plan& backward) {
+    if (for_gpu()) return add_sums_of_gpu(backward);
     for (const Buffer& buffer : backward.buffers) {
       if (buffer.holds != Holds::grad_param) continue;
+      if (is_empty()) {
+        add_zeros(buffer);
+        continue;
+      }
       const Shape& row = places_[buffer.index].row;
       std::int64_t left = out_.elements, between = 0;
       const std::vector<Dimension> dimensions = merged_dimensions(out_.shape, row);
@@ -276,6 +282,41 @@ class Explainer {
                between + gradient_bytes(buffer.index));
     }
   }
+
+  /// On a GPU backward leaves sums of blocks of elements where shapes allow it, and few launches finish them.
+  void add_sums_of_gpu(const Plan& backward) {
+    ParamGradients gradients{.step = out_.shape};
+    for (std::size_t b = 0; b < backward.buffers.size(); ++b) {
+      const Buffer& buffer = backward.buffers[b];
+      if (buffer.holds != Holds::grad_param) continue;
+      const Shape& row = places_[buffer.index].row;
+      gradients.list.push_back({.buffer = static_cast<int>(b),
+                                .mem = step_.arguments[buffer.index].mem,
+                                .shape = row,
+                                .row_stride = elements_of(row)});
+    }
+    const bool wide = why_narrow(cuda_shape_to_run(backward).options).empty();
+    const std::vector<CudaSums> sums = cuda_sums(backward, gradients, options_.steps, wide);
+    Traffic& kernel = out_.training.back();
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      kernel.written += sums[i].left - bytes_of(backward, backward.buffers[gradients.list[i].buffer]);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const Buffer& buffer = backward.buffers[gradients.list[i].buffer];
+      if (is_empty())
+        add_zeros(buffer);
+      else if (sums[i].launches > 0)
+        add_pass(out_.training, "reduce " + buffer.name, buffer.index, sums[i].read, sums[i].written,
+                 sums[i].launches);
+    }
+  }
+
+  /// Where there is nothing to add up.
+  void add_zeros(const Buffer& gradient) {
+    add_pass(out_.training, "zero " + gradient.name, gradient.index, 0, gradient_bytes(gradient.index));
+  }
+
+  bool for_gpu() const { return options_.training.costs.name == "gpu"; }
+  bool is_empty() const { return out_.elements == 0 || options_.steps == 0; }
 
   std::int64_t pass() const {
     Mem mem = options_.training.type;
@@ -409,19 +450,14 @@ class Explainer {
 
   /// How a kernel is cut for a GPU, what the compiler makes of it where there is one, and what limits it.
   void add_gpu_shape(const Traffic& kernel, const Plan& plan) {
-    if (options_.training.costs.name != "gpu") return;
-    constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
+    if (!for_gpu()) return;
     const bool present = cuda_absent().empty();
-    const CudaDevice device = present ? cuda_device(0) : h200;
     const double bytes = kernel.read_per_step + kernel.written_per_step;
+    const double instructions_a_byte = device().instructions_a_byte;
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
-    std::string why_narrow;
-    if (cut.vector > 1 && out_.elements % cut.vector != 0)
-      why_narrow = join(out_.elements, " is not a multiple of ", cut.vector);
-    else if (cut.vector > 1 && !fills_device(cut, out_.elements, device.multiprocessors))
-      why_narrow = "there would be few blocks";
-    if (!why_narrow.empty()) {
+    const std::string narrow = why_narrow(cut);
+    if (!narrow.empty()) {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
     }
@@ -433,24 +469,40 @@ class Explainer {
                         .ops = shape.ops,
                         .instructions = shape.instructions,
                         .bytes = bytes,
-                        .most_instructions = device.instructions_a_byte * bytes};
+                        .most_instructions = instructions_a_byte * bytes};
     out_.gpu.push_back(gpu);
-    gpu_ +=
-        join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
-             why_narrow.empty() ? "" : join(" (", why_narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
-             " loaded at once", why_narrow.empty() ? "" : " and later ones early", ", ", gpu.threads_a_block,
-             " threads a block, about ", gpu.registers, " registers for values, ",
-             counted(gpu.ops, "exact op"), " a step");
-    if (present)
-      for (const CudaFigures& entry : cuda_figures(plan, 0))
-        gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
-                     " bytes that did not fit");
+    gpu_ += join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
+                 narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
+                 " loaded at once", narrow.empty() ? "" : " and later ones early", ", ", gpu.threads_a_block,
+                 " threads a block, about ", gpu.registers, " registers for values, ",
+                 counted(gpu.ops, "exact op"), " a step");
+    if (present) try {
+        for (const CudaFigures& entry : cuda_figures(plan, 0))
+          gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
+                       " bytes that did not fit");
+      } catch (const UserError& error) {
+        unknown_ = error.what();
+      }
     if (gpu.bytes > 0)
       gpu_ += join("\n    about ", gpu.instructions, " instructions for ", decimal(gpu.bytes),
                    " bytes: ", gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
                    " is the limit where ", present ? "the device" : "an H200", " has time for ",
-                   decimal(device.instructions_a_byte), " a byte");
+                   decimal(instructions_a_byte), " a byte");
     gpu_ += "\n";
+  }
+
+  static CudaDevice device() {
+    constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
+    return cuda_absent().empty() ? cuda_device(0) : h200;
+  }
+
+  /// Why one element a thread; "" where it is more.
+  std::string why_narrow(const CudaOptions& cut) const {
+    if (cut.vector > 1 && out_.elements % cut.vector != 0)
+      return join(out_.elements, " is not a multiple of ", cut.vector);
+    if (cut.vector > 1 && !fills_device(cut, out_.elements, device().multiprocessors))
+      return "there would be few blocks";
+    return "";
   }
 
   /// What holds for all kernels there.
@@ -458,8 +510,9 @@ class Explainer {
     std::string text = gpu_;
     if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
       text += join("  cut as FLEXSN_CUDA_SHAPE asks: ", asked, "; steps between checkpoints stay\n");
-    if (const std::string absent = cuda_absent(); !absent.empty())
-      text += join("  what the compiler makes of them is not known here: ", absent, "\n");
+    const std::string absent = cuda_absent();
+    if (const std::string& why = absent.empty() ? unknown_ : absent; !why.empty())
+      text += join("  what the compiler makes of them is not known here: ", why, "\n");
     return text;
   }
 
@@ -470,18 +523,19 @@ class Explainer {
     for (const Result& result : step_.results)
       if (result.gives == Gives::output)
         outputs += join(outputs.empty() ? "" : ", ", result.name, " (", name_of(result.mem), ")");
-    std::string text = join(
-        "neuron ", out_.neuron, "\n  inputs   ", words_of(step_, Role::input), "\n  states   ",
-        words_of(step_, Role::state), "\n  params   ", words_of(step_, Role::param), "\n  outputs  ",
-        outputs.empty() ? "none" : outputs, "\n  one step is ", counted(out_.step_ops, "op"), " as written, ",
-        out_.simplified_ops, " simplified, ", counted(out_.expanded_ops, "exact op"),
-        " for each element and step;\n  ", counted(out_.hoisted_ops, "exact op"),
-        out_.hoisted_ops == 1 ? " depends" : " depend",
-        " on parameters only and run once a call\n\nT = ", options_.steps, ", N = ", out_.elements,
-        out_.shape.size() == 1 ? "" : " of shape " + text_of(out_.shape), "; a pass is ", bytes_text(pass()),
-        "; states ", options_.given_states ? "are given" : "start at their initial values", "\n",
-        params_text(), "\ninference: ", counted(static_cast<std::int64_t>(out_.inference.size()), "launch"),
-        ", ", decimal(out_.inference_passes), " passes\n", table(out_.inference));
+    std::string text =
+        join("neuron ", out_.neuron, "\n  inputs   ", words_of(step_, Role::input), "\n  states   ",
+             words_of(step_, Role::state), "\n  params   ", words_of(step_, Role::param), "\n  outputs  ",
+             outputs.empty() ? "none" : outputs, "\n  one step is ", counted(out_.step_ops, "op"),
+             " as written, ", out_.simplified_ops, " simplified, ", counted(out_.expanded_ops, "exact op"),
+             " for each element and step;\n  ", counted(out_.hoisted_ops, "exact op"),
+             out_.hoisted_ops == 1 ? " depends" : " depend", " on parameters only and ",
+             out_.hoisted_ops == 1 ? "runs" : "run", " once a call\n\nT = ", options_.steps,
+             ", N = ", out_.elements, out_.shape.size() == 1 ? "" : " of shape " + text_of(out_.shape),
+             "; a pass is ", bytes_text(pass()), "; states ",
+             options_.given_states ? "are given" : "start at their initial values", "\n", params_text(),
+             "\ninference: ", counted(launches(out_.inference), "launch"), ", ",
+             decimal(out_.inference_passes), " passes\n", table(out_.inference));
     text += out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n";
     return gpu_.empty() ? text : join(text, "\non a GPU\n", gpu_text());
   }
@@ -496,6 +550,12 @@ class Explainer {
                                               ": ", bytes_text(param.expanded), " written once a call"),
                    "\n");
     return text;
+  }
+
+  static std::int64_t launches(const std::vector<Traffic>& kernels) {
+    std::int64_t count = 0;
+    for (const Traffic& kernel : kernels) count += kernel.launches;
+    return count;
   }
 
   static std::string table(const std::vector<Traffic>& kernels) {
@@ -520,11 +580,10 @@ class Explainer {
 
   std::string training_text() const {
     std::string text =
-        join("\ntraining: ", counted(static_cast<std::int64_t>(out_.training.size()), "launch"), ", ",
-             decimal(out_.training_passes), " passes, ", decimal(out_.ratio), " times the floor of ",
-             bytes_text(out_.floor), "\n", table(out_.training), "  forward runs ",
-             counted(out_.forward_ops, "exact op"), " for each element and step, backward ",
-             out_.backward_ops, "\n  backward gets\n");
+        join("\ntraining: ", counted(launches(out_.training), "launch"), ", ", decimal(out_.training_passes),
+             " passes, ", decimal(out_.ratio), " times the floor of ", bytes_text(out_.floor), "\n",
+             table(out_.training), "  forward runs ", counted(out_.forward_ops, "exact op"),
+             " for each element and step, backward ", out_.backward_ops, "\n  backward gets\n");
     for (const SavedValue& value : out_.saved)
       text += join("    ", value.name, " (", name_of(value.type), "): ", value.reason, "\n");
     if (out_.saved.empty()) text += "    nothing but gradients\n";
@@ -554,7 +613,8 @@ class Explainer {
   std::vector<Place> places_;      ///< for each argument of the step; of parameters only
   std::vector<std::string> full_;  ///< per-step parameters that are read like inputs
   Explanation out_;
-  std::string gpu_;  ///< how kernels are cut for a GPU, in words
+  std::string gpu_;      ///< how kernels are cut for a GPU, in words
+  std::string unknown_;  ///< why it is not known what a compiler makes of them, where there is one
 };
 
 }  // namespace

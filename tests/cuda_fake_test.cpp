@@ -493,6 +493,31 @@ TEST_F(CudaFake, MoreBlocksOrBuffersThanThereCanBeAreRefused) {
   EXPECT_TRUE(contains(said, "about 25")) << said;
 }
 
+TEST_F(CudaFake, SumsAreTheLaunchesThatFollowBackward) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = plan_of(neuron_named("plif").graph(), Kind::backward, {});
+  const CudaKernel kernel(plan, cuda, no_store, {.entry = CudaEntry::narrow});
+  std::vector<double> to(64 * 32 * 128);
+  ParamGradients gradients{.step = {64, 32, 128}, .scratch = reinterpret_cast<void*>(0x90000000)};
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].holds == Holds::grad_param)
+      gradients.list = {{.buffer = static_cast<int>(b), .to = to.data()}};
+  const std::size_t most_launches = 4;
+  for (const Shape& shape : {Shape{}, {32, 1}, {128}, {64, 1, 1}, {64, 32, 128}, {64, 1, 128}})
+    for (Mem mem : {Mem::f32, Mem::f16}) {
+      gradients.list[0].shape = shape;
+      gradients.list[0].mem = mem;
+      fake_->launches.clear();
+      kernel.run_backward(run_of(plan, 3, 64 * 32 * 128), gradients);
+      const CudaSums sums = kernel.sums(gradients, 3, false).at(0);
+      EXPECT_EQ(fake_->launches.size(), 1u + static_cast<std::size_t>(sums.launches)) << text_of(shape);
+      EXPECT_LE(fake_->launches.size(), most_launches);
+      const bool direct = shape.size() == 3 && shape[1] == 32 && mem == Mem::f32;
+      EXPECT_EQ(sums.launches == 0, direct) << text_of(shape);
+      EXPECT_EQ(sums.read == 0, direct);
+    }
+}
+
 TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
   const Cuda cuda(library, library, no_store);
   const CudaKernel kernel(lif_plan(), cuda, no_store);

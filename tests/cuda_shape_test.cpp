@@ -84,6 +84,33 @@ TEST(CudaShape, WhatTheEnvironmentAsksForIsWhatIsExplained) {
       << text;
 }
 
+TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
+  ExplainOptions options{.steps = 8, .elements = 1 << 22};
+  options.training.costs = cost_model_named("gpu");
+  const Explanation many = explain(neuron_named("plif"), options);
+  ASSERT_EQ(many.training.size(), 3u);
+  constexpr std::int64_t row = 4 << 22, sums = row / (2 * 128);  // one of each block of the wide entry
+  EXPECT_EQ(many.training[1].written, 8 * row + sums);
+  EXPECT_EQ(many.training[2].kernel, "reduce w");
+  EXPECT_EQ(many.training[2].read, sums);
+  EXPECT_EQ(many.training[2].written, 4);
+  EXPECT_NE(many.text.find("training: 3 launches"), std::string::npos) << many.text;
+
+  options.elements = 0;
+  const Explanation none = explain(neuron_named("plif"), options);
+  EXPECT_NE(none.text.find("inference: 0 launches"), std::string::npos) << none.text;
+  EXPECT_NE(none.text.find("training: 1 launch,"), std::string::npos) << none.text;
+  EXPECT_EQ(none.training.back().kernel, "zero w");
+  EXPECT_EQ(none.training.back().written, 4);
+
+  // An entry for each element: backward writes the gradient itself.
+  options.elements = 1000;
+  options.param_shapes = {{"w", {1000}}};
+  const Explanation full = explain(neuron_named("plif"), options);
+  ASSERT_EQ(full.training.size(), 2u);
+  EXPECT_EQ(full.training[1].written, 8 * 4000 + 4000);
+}
+
 TEST(CudaShape, APersonMayAskForAnother) {
   const CudaOptions rule;
   EXPECT_EQ(cuda_options("", rule), rule);

@@ -658,6 +658,7 @@ struct Traffic {
   std::string kernel;
   double read_per_step = 0, written_per_step = 0;  ///< bytes per element and step of a long run
   std::int64_t read = 0, written = 0;              ///< bytes of this run
+  int launches = 1;                                ///< a GPU may need several for the sums of one gradient
 };
 /// A parameter whose shape was given.
 struct ParamTraffic {
