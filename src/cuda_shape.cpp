@@ -66,7 +66,7 @@ int narrowest_row(const Plan& plan) {
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_statements = 4096, row_bytes = 8, longest = 8;
   CudaShape shape;
-  shape.registers_a_step = loaded_each_step(plan);
+  shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
   for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
     for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);

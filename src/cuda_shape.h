@@ -9,12 +9,17 @@ namespace flexsn {
 struct CudaShape {
   CudaOptions options;
   int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step of a segment
+  int loaded_a_step = 0;      ///< those of them that are loaded
   int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
   int ops = 0;                ///< exact ops of one element and step, rebuilding included
   int instructions = 0;       ///< that they become, roughly
 
   /// Registers of a thread of the wide entry, roughly.
   int registers() const { return options.vector * (options.unroll * registers_a_step + registers_at_once); }
+  /// The same of the narrow entry, which loads two more segments early.
+  int narrow_registers() const {
+    return options.unroll * (registers_a_step + 2 * loaded_a_step) + registers_at_once;
+  }
 };
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its

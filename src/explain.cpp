@@ -465,7 +465,7 @@ class Explainer {
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,
                         .steps_at_once = cut.unroll,
-                        .registers = shape.registers(),
+                        .registers = narrow.empty() ? shape.registers() : shape.narrow_registers(),
                         .ops = shape.ops,
                         .instructions = shape.instructions,
                         .bytes = bytes,

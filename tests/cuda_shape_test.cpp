@@ -84,6 +84,18 @@ TEST(CudaShape, WhatTheEnvironmentAsksForIsWhatIsExplained) {
       << text;
 }
 
+TEST(CudaExplained, RowsThatAreLoadedEarlyNeedRegisters) {
+  const Plan plan =
+      plan_of(neuron_named("lif").graph(), Kind::backward, {.saving = Saving::rebuild, .segment = 8});
+  const CudaShape shape = cuda_shape(plan);
+  EXPECT_EQ(shape.loaded_a_step, 2);     // x and the gradient of s
+  EXPECT_EQ(shape.registers_a_step, 3);  // and h
+  ExplainOptions options{.elements = 256};
+  options.training = {.costs = cost_model_named("gpu"), .saving = Saving::rebuild, .segment = 8};
+  const std::vector<GpuKernel> kernels = explain(neuron_named("lif"), options).gpu;
+  EXPECT_EQ(kernels.back().registers, shape.registers() / 2 + 2 * 8 * 2);
+}
+
 TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
   ExplainOptions options{.steps = 8, .elements = 1 << 22};
   options.training.costs = cost_model_named("gpu");
