@@ -133,11 +133,19 @@ TEST_F(Faults, ProcessesKilledWhileTheyWriteTheCacheLeaveWholeEntriesOrNone) {
       }
       return 2;
     });
-    std::this_thread::sleep_for(random.uniform(0, 1.5) * once);
+    const auto files_of_child = [&] {
+      return std::ranges::count_if(fs::directory_iterator(directory), [&](const auto& file) {
+        return file.path().filename().string().starts_with(join("flexsn-", child, "-"));
+      });
+    };
+    const auto end = std::chrono::steady_clock::now() + random.uniform(0, 1.5) * once;
+    std::this_thread::sleep_until(end);
+    // Writing takes a hundredth of the time, so every other one is killed when it is seen to write.
+    if (round % 2 == 1)
+      while (files_of_child() == 0 && std::chrono::steady_clock::now() < end + 2 * once) continue;
     kill(child, SIGKILL);
     ASSERT_EQ(finish(child), 1000 + SIGKILL) << "round " << round;
-    for (const auto& file : fs::directory_iterator(directory))
-      in_the_middle += file.path().filename().string().starts_with(join("flexsn-", child, "-"));
+    in_the_middle += static_cast<int>(files_of_child());
     for (const fs::path& file : entries()) ASSERT_TRUE(is_whole(bytes_of(file))) << file << " in " << round;
     for (int k = 0; k < 5; ++k) {
       const std::optional<std::string> content = store().load("cpu", join("large ", k));
