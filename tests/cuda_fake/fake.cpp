@@ -19,7 +19,7 @@ struct Module;
 
 struct Function {
   std::string name;
-  const Module* module = nullptr;
+  Module* module = nullptr;
 };
 
 struct Module {
@@ -178,7 +178,7 @@ int cuModuleLoadDataEx(void** module, const void* image, unsigned count, int* op
   const std::size_t start = object.find(' ') + 1;
   const bool known = object.starts_with("object ") || object.starts_with("ptx ");
   auto made = std::make_unique<Module>(current_context()->device, known ? object.substr(start) : "");
-  if (!known || !made->code.loads()) {
+  if (!known) {
     for (unsigned i = 0; i < count; ++i)
       if (options[i] == 5) std::strcpy(static_cast<char*>(values[i]), "no image");
     return invalid_image;
@@ -238,7 +238,11 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
       fake().wrong("a reduction that writes where it reads");
   }
   fake().launches.push_back(launch);
-  called.module->code.run(called.name, grid_x, block_x, parameters);
+  if (const std::string log = called.module->code.run(called.name, grid_x, block_x, parameters);
+      !log.empty()) {
+    fake().wrong(log);
+    return invalid_image;
+  }
   return 0;
 }
 
@@ -348,8 +352,8 @@ int nvrtcCompileProgram(void* program, int count, const char* const* options) {
     for (int i = 0; i < count; ++i) all += (i ? " " : "") + std::string(options[i]);
     fake().compiled.push_back(all);
   }
-  compiled.object =
-      (all.find("=sm_") != all.npos ? "object " : "ptx ") + host_object(compiled.text, compiled.log);
+  if (compiled.text.find("#error") != std::string::npos) compiled.log = "flexsn.cu: #error";
+  compiled.object = (all.find("=sm_") != all.npos ? "object " : "ptx ") + compiled.text;
   return compiled.log.empty() ? 0 : 6;
 }
 

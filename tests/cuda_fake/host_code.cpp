@@ -53,11 +53,8 @@ std::string launcher(const std::string& entry, const std::string& waits) {
          ", static_cast<void* const*>(all)); }, given);\n}\n";
 }
 
-}  // namespace
-
-std::string host_object(const std::string& text, std::string& log) {
-  if (text.find("#error") != text.npos) log = "flexsn.cu: #error";
-  if (!log.empty() || !runs()) return text;
+/// The text as a library; null with a log where it does not compile.
+void* compiled(const std::string& text, std::string& log) {
   static std::atomic<int> count = 0;
   const std::string base = (home() / std::to_string(count++)).string();
   std::string unit = "#include \"" FLEXSN_TESTS_DIR "/cuda_host.h\"\n" + text + caller;
@@ -77,29 +74,31 @@ std::string host_object(const std::string& text, std::string& log) {
                               "\" -std=c++17 -O0 -w -ffp-contract=off -fPIC -shared "
                               "-fvisibility=hidden \"" +
                               base + ".cpp\" -o \"" + base + ".so\" 2> \"" + base + ".log\"";
-  if (std::system(command.c_str()) != 0) log = content_of(base + ".log") + " ";
-  return base + ".so";
+  void* library = nullptr;
+  if (std::system(command.c_str()) == 0) library = dlopen((base + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) log = content_of(base + ".log") + " could not be compiled for the host";
+  return library;
 }
 
-HostCode::HostCode(const std::string& object) : object_(object) {
-  if (runs()) library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
-}
+}  // namespace
 
 HostCode::~HostCode() {
   if (library_ != nullptr) dlclose(library_);
 }
 
-bool HostCode::loads() const { return !runs() || library_ != nullptr; }
+bool HostCode::has(const std::string& function) const { return text_.find(function) != text_.npos; }
 
-bool HostCode::has(const std::string& function) const {
-  if (!runs()) return object_.find(function) != object_.npos;
-  return dlsym(library_, ("launch_" + function).c_str()) != nullptr;
-}
-
-void HostCode::run(const std::string& function, unsigned blocks, unsigned threads, void** parameters) const {
-  if (!runs()) return;
+std::string HostCode::run(const std::string& function, unsigned blocks, unsigned threads, void** parameters) {
+  if (!runs()) return "";
+  {
+    const std::lock_guard lock(mutex_);
+    std::string log;
+    if (library_ == nullptr) library_ = compiled(text_, log);
+    if (library_ == nullptr) return log;
+  }
   using Launch = void(long long blocks, unsigned threads, void** parameters);
   reinterpret_cast<Launch*>(dlsym(library_, ("launch_" + function).c_str()))(blocks, threads, parameters);
+  return "";
 }
 
 }  // namespace flexsn::fake

@@ -2,27 +2,25 @@
 // code.
 #pragma once
 
+#include <mutex>
 #include <string>
 
 namespace flexsn::fake {
 
-/// What loads as HostCode. Where `log` is not empty afterwards, the text does not compile.
-std::string host_object(const std::string& text, std::string& log);
-
 class HostCode {
  public:
-  /// `object` is what host_object gave.
-  explicit HostCode(const std::string& object);
+  explicit HostCode(std::string text) : text_(std::move(text)) {}
   HostCode(const HostCode&) = delete;
   HostCode& operator=(const HostCode&) = delete;
   ~HostCode();
 
-  bool loads() const;
   bool has(const std::string& function) const;
-  void run(const std::string& function, unsigned blocks, unsigned threads, void** parameters) const;
+  /// What is never run is never compiled; the compiler's log where it could not be.
+  std::string run(const std::string& function, unsigned blocks, unsigned threads, void** parameters);
 
  private:
-  std::string object_;
+  const std::string text_;
+  std::mutex mutex_;
   void* library_ = nullptr;
 };
 
