@@ -155,7 +155,7 @@ void CudaKernel::run(const PlanRun& run, const Threads&) const {
   launch(run, gpu, can_be_wide(run, gpu, false), false);
 }
 
-bool CudaKernel::has_sums() const {
+bool CudaKernel::gives_param_gradients() const {
   return std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                      [](const Buffer& buffer) { return buffer.holds == Holds::grad_param; });
 }
@@ -163,7 +163,7 @@ bool CudaKernel::has_sums() const {
 void CudaKernel::prepare(const PlanRun& run) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   std::future<void> sums;  // beside the kernel itself
-  if (has_sums()) sums = std::async([&] { cuda_.sums().on(gpu); });
+  if (gives_param_gradients()) sums = std::async([&] { cuda_.sums().on(gpu); });
   variant(run).load(gpu);
   if (sums.valid()) sums.get();
 }
@@ -171,7 +171,7 @@ void CudaKernel::prepare(const PlanRun& run) const {
 bool CudaKernel::is_ready(const PlanRun& run) const {
   if (run.elements == 0) return true;
   const Gpu& gpu = cuda_.driver.gpu(run.device);
-  return variant(run).is_on(gpu) && (!has_sums() || cuda_.sums().is_on(gpu));
+  return variant(run).is_on(gpu) && (!gives_param_gradients() || cuda_.sums().is_on(gpu));
 }
 
 std::int64_t CudaKernel::elements_of_sums(const ParamGradients& gradients, bool wide) const {

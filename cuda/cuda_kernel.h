@@ -42,7 +42,7 @@ class CudaKernel : public Executable {
  private:
   struct Variant;
   const Variant& variant(const PlanRun& run) const;
-  bool has_sums() const;
+  bool gives_param_gradients() const;
   /// `by_block`: sums are written for each block of elements, so how their memory lies does not matter.
   bool can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) const;
   /// Elements of a block of an entry's threads.

@@ -47,10 +47,13 @@ Bound to_come() {
   return {.data = somewhere};
 }
 
-void prepare_both(const Executable& needed, const PlanRun& run, const Executable& later,
-                  const PlanRun& later_run) {
-  std::future<void> beside = std::async([&] { later.prepare(later_run); });
-  needed.prepare(run);
+void prepare_both(const Executable& forward, const PlanRun& run, const Executable& backward,
+                  const std::function<bool(const Buffer&)>& has) {
+  PlanRun later{.buffers = {}, .device = run.device};
+  for (const Buffer& buffer : backward.plan().buffers)
+    later.buffers.push_back(has(buffer) ? to_come() : Bound{});
+  std::future<void> beside = std::async([&] { backward.prepare(later); });
+  forward.prepare(run);
   try {
     beside.get();
   } catch (const std::exception&) {

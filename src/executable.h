@@ -1,6 +1,8 @@
 // What a target makes of a plan. Whoever holds one need not know the target.
 #pragma once
 
+#include <functional>
+
 #include "broadcast.h"
 #include "emit_llvm.h"
 #include "execute.h"
@@ -50,9 +52,10 @@ class Executable {
 /// A buffer of a run that is prepared.
 Bound to_come();
 
-/// Prepares both, side by side. Where the later one fails, its own run will say so.
-void prepare_both(const Executable& needed, const PlanRun& run, const Executable& later,
-                  const PlanRun& later_run);
+/// Prepares a run and backward, which will follow it, side by side; `has` says which of its buffers backward
+/// will likely have. Where backward fails, its own run will say so.
+void prepare_both(const Executable& forward, const PlanRun& run, const Executable& backward,
+                  const std::function<bool(const Buffer&)>& has);
 
 /// Throws a UserError that names the way out where this build or this machine has no CPU kernels.
 std::shared_ptr<const Executable> cpu_executable(Plan plan);

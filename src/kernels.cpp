@@ -121,12 +121,7 @@ Plan Kernels::plan(Kind kind, const Layout& layout, const std::vector<int>& abse
 
 void Kernels::prepare_training(const Layout& layout, const Executable& forward, const PlanRun& run,
                                const std::function<bool(const Buffer&)>& has) const {
-  if (forward.is_ready(run)) return;
-  const std::shared_ptr<const Executable> backward = executable(Kind::backward, layout);
-  PlanRun later{.steps = run.steps, .elements = run.elements, .buffers = {}, .device = run.device};
-  for (const Buffer& buffer : backward->plan().buffers)
-    later.buffers.push_back(has(buffer) ? to_come() : Bound{});
-  prepare_both(forward, run, *backward, later);
+  if (!forward.is_ready(run)) prepare_both(forward, run, *executable(Kind::backward, layout), has);
 }
 
 Threads Kernels::threads() const {

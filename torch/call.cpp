@@ -279,14 +279,10 @@ void prepare_training(const Call& call, Requested& requested, const Executable& 
                       bool given_states) {
   const std::shared_ptr<const Executable> backward =
       requested.executable(call.place(), Kind::backward, call.maps());
-  PlanRun later = call.plan_run();
-  for (const Buffer& buffer : backward->plan().buffers) {
-    const bool left_out = buffer.holds == Holds::grad_last_state ||
-                          buffer.holds == Holds::grad_state_sequence ||
-                          (buffer.holds == Holds::grad_first_state && !given_states);
-    later.buffers.push_back(left_out ? Bound{} : to_come());
-  }
-  prepare_both(forward, run, *backward, later);
+  prepare_both(forward, run, *backward, [&](const Buffer& buffer) {
+    return buffer.holds != Holds::grad_last_state && buffer.holds != Holds::grad_state_sequence &&
+           (buffer.holds != Holds::grad_first_state || given_states);
+  });
 }
 
 std::size_t place_of(const std::vector<int>& places, int index) {
