@@ -230,6 +230,7 @@ def against_floor(table: Table, bandwidth: float) -> None:
         (32, 4194304, torch.float32, 0.92, 0.90),
         (128, 262144, torch.float32, None, 0.85),
         (500, 65536, torch.float32, None, 0.70),
+        (6, 4194304, torch.float32, None, None),
         (32, 4194304, torch.float16, None, None),
         (32, 4194304, torch.bfloat16, None, None),
     ):

@@ -107,11 +107,11 @@ void CudaScope::name_values() {
   };
   CudaNames carried;
   carries = named(plan.step, Slot::Kind::carry, plan.carries.size(), carried);
-  // Names of variables in the function of a segment.
-  CudaNames locals{"whole",   "ahead", "run",  "thread", "begin", "length",  "rows",
-                   "carried", "sums",  "next", "k",      "i",     step.step, rebuild ? rebuild->step : ""};
-  if (plan.rebuild) rebuilt = named(*plan.rebuild, Slot::Kind::carry, plan.rebuilt.size(), locals);
-  kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), locals);
+  CudaNames states, keeps;
+  if (plan.rebuild) rebuilt = named(*plan.rebuild, Slot::Kind::carry, plan.rebuilt.size(), states);
+  kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), keeps);
+  // Names of variables in the function that takes steps.
+  CudaNames locals{"run", "thread", "begin", "rows", "kept", "carried", "sums", "k", "i", step.step};
   rows.resize(plan.buffers.size());
   unrounded.resize(plan.buffers.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -161,8 +161,7 @@ std::string CudaScope::only_row(int index) const {
 
 std::string_view CudaScope::unrolling() const {
   constexpr int longest = 4096;  // statements; NVRTC takes a few seconds for them
-  const int ops = step.ops + (rebuild ? rebuild->ops : 0);
-  return ops * segment * options.vector <= longest ? "#pragma unroll" : "#pragma unroll 1";
+  return ops() * segment * options.vector <= longest ? "#pragma unroll" : "#pragma unroll 1";
 }
 
 }  // namespace flexsn

@@ -22,16 +22,18 @@ class CudaScope {
   std::optional<CudaBody> rebuild;
 
   // Names; those of buffers are empty where the text does not touch them.
-  std::vector<std::string> fields;   ///< of buffers, in the record
-  std::vector<std::string> carries;  ///< what goes from step to step
-  std::vector<std::string> rebuilt;  ///< in the function of a segment, as those that follow
-  std::vector<std::string> kept;
+  std::vector<std::string> fields;     ///< of buffers, in the record
+  std::vector<std::string> carries;    ///< what goes from step to step
+  std::vector<std::string> rebuilt;    ///< states of a segment's steps
+  std::vector<std::string> kept;       ///< what the steps keep of them
   std::vector<std::string> rows;       ///< of buffers that a step writes: the row
   std::vector<std::string> unrounded;  ///< and a result that memory does not hold as it is
   std::vector<std::string> sums;       ///< of sums over time; empty where nobody wants one
   std::vector<std::string> parts;      ///< what a step adds to a sum
 
   bool has(int buffer) const { return buffer != no_buffer && present[at(buffer)]; }
+  /// Of an element and a step, rebuilding included.
+  int ops() const { return step.ops + (rebuild ? rebuild->ops : 0); }
   bool has_carries() const { return !carries.empty(); }
   bool has_sums() const;
   const Buffer& buffer(int index) const { return plan.buffers[at(index)]; }

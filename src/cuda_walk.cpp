@@ -6,6 +6,7 @@
 
 #include "cuda_lines.h"
 #include "cuda_names.h"
+#include "cuda_shape.h"
 
 namespace flexsn {
 
@@ -19,57 +20,64 @@ class WalkEmitter {
 
   std::string emit() {
     rows();
+    if (scope_.rebuild) rebuild();
+    steps();
     segment();
+    if (scope_.segment > 1) rest();
     walk();
     return lines_.text();
   }
 
  private:
-  // ---- the rows of a segment -------------------------------------------------------------------------
+  // ---- rows ------------------------------------------------------------------------------------------
 
   void rows() {
-    lines_.line("// The rows of a segment, as they are in memory.");
-    lines_.line("template <int V>");
+    lines_.line("// The rows of L steps, as they are in memory",
+                plan_.rebuilt.empty() ? "." : ", and the states before them where they begin a segment.");
+    lines_.line("template <int V, int L>");
     lines_.open("struct Rows {");
     for (int i : scope_.rows_read())
       if (scope_.buffer(i).map == Map::scalar)
-        lines_.line(cuda_type(scope_.buffer(i).mem), " ", scope_.name(i), "[K];");
+        lines_.line(cuda_type(scope_.buffer(i).mem), " ", scope_.name(i), "[L];");
       else
-        lines_.line(scope_.row_type(scope_.buffer(i).mem), " ", scope_.name(i), "[K];");
+        lines_.line(scope_.row_type(scope_.buffer(i).mem), " ", scope_.name(i), "[L];");
     for (const Carry& carry : plan_.rebuilt)
       lines_.line(scope_.row_type(scope_.buffer(carry.first).mem), " ", scope_.name(carry.first), ";");
     lines_.close("};");
-    lines_.line("template <int V, bool whole>");
-    lines_.open_list("__device__ __forceinline__ void load(",
-                     {"const Run& run", "const Thread<V>& thread", "const long long begin",
-                      "const long long length", "Rows<V>& rows"},
-                     ") {");
-    for (const Carry& carry : plan_.rebuilt) load_states(carry);
+    function("load", {"Rows<V, L>& rows"});
+    if (!plan_.rebuilt.empty()) {
+      lines_.open("if (begin % K == 0) {");
+      for (const Carry& carry : plan_.rebuilt) load_states(carry);
+      lines_.close();
+    }
     if (!scope_.rows_read().empty()) {
       lines_.line(scope_.unrolling());
-      lines_.open("for (int k = 0; k < K; ++k)");
-      lines_.open("if (whole || k < length) {");
+      lines_.open("for (int k = 0; k < L; ++k) {");
       for (int i : scope_.rows_read()) load_step(i);
       lines_.close();
-      lines_.dedent();
     }
-    lines_.close();
-    lines_.line("template <int V>");
-    lines_.open_list(
-        "__device__ __forceinline__ void load_segment(",
-        {"const Run& run", "const Thread<V>& thread", "const long long segment", "Rows<V>& rows"}, ") {");
-    lines_.line("const long long begin = segment * K;");
-    lines_.open("if (run.steps - begin >= K)");
-    lines_.line("load<V, true>(run, thread, begin, K, rows);");
-    lines_.dedent();
-    lines_.open("else");
-    lines_.line("load<V, false>(run, thread, begin, run.steps - begin, rows);");
-    lines_.dedent();
     lines_.close();
     lines_.gap();
   }
 
-  /// Row k of a segment.
+  /// The beginning of a function for L steps from step `begin` on.
+  void function(std::string_view name, const std::vector<std::string>& more) {
+    std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
+                                           "const long long begin"};
+    parameters.insert(parameters.end(), more.begin(), more.end());
+    lines_.line("template <int V, int L>");
+    lines_.open_list(join("__device__ __forceinline__ void ", name, "("), parameters, ") {");
+  }
+
+  /// What a function that takes steps is given besides rows.
+  std::vector<std::string> carried_along() const {
+    std::vector<std::string> parameters;
+    if (scope_.has_carries()) parameters.push_back("Carried<V>& carried");
+    if (scope_.has_sums()) parameters.push_back("Sums<V>& sums");
+    return parameters;
+  }
+
+  /// Row k of them.
   void load_step(int index) {
     const Buffer& b = scope_.buffer(index);
     const std::string row = join("run.", scope_.name(index), ".row(begin + k)");
@@ -98,9 +106,45 @@ class WalkEmitter {
     lines_.dedent();
   }
 
-  // ---- the steps of a segment ------------------------------------------------------------------------
+  // ---- steps -----------------------------------------------------------------------------------------
 
-  void segment() {
+  void rebuild() {
+    lines_.line("// States that are rebuilt, and what their steps keep of them.");
+    lines_.line("template <int V>");
+    lines_.open("struct States {");
+    for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i)
+      lines_.line(cuda_type(plan_.rebuilt[i].type), " ", scope_.rebuilt[i], "[V];");
+    lines_.close("};");
+    lines_.line("template <int V, int L>");
+    lines_.open("struct Kept {");
+    for (std::size_t i = 0; i < scope_.kept.size(); ++i)
+      lines_.line(cuda_type(plan_.kept[i]), " ", scope_.kept[i], "[L][V];");
+    lines_.close("};");
+    function("rebuild", {"const Rows<V, L>& rows", "States<V>& states", "Kept<V, L>& kept"});
+    if (!plan_.rebuilt.empty()) {
+      lines_.open("if (begin % K == 0) {");
+      lines_.line("#pragma unroll");
+      lines_.open("for (int i = 0; i < V; ++i) {");
+      for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i) {
+        const int first = plan_.rebuilt[i].first;
+        lines_.line("states.", scope_.rebuilt[i], "[i] = ",
+                    cuda_loaded(scope_.buffer(first).mem, join("rows.", scope_.name(first), ".of[i]")), ";");
+      }
+      lines_.close();
+      lines_.close();
+    }
+    lines_.line(scope_.unrolling());
+    lines_.open("for (int k = 0; k < L; ++k) {");
+    lines_.line("#pragma unroll");
+    lines_.open("for (int i = 0; i < V; ++i)");
+    call(*scope_.rebuild, *plan_.rebuild, scope_.rebuilt, "states.");
+    lines_.dedent();
+    lines_.close();
+    lines_.close();
+    lines_.gap();
+  }
+
+  void steps() {
     if (scope_.has_carries()) {
       lines_.line("// What goes from step to step.");
       lines_.line("template <int V>");
@@ -117,48 +161,17 @@ class WalkEmitter {
         if (!scope_.sums[i].empty()) lines_.line(cuda_type(plan_.sums[i].type), " ", scope_.sums[i], "[V];");
       lines_.close("};");
     }
-    lines_.line("template <int V, bool whole>");
-    std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
-                                           "const long long begin", "const long long length",
-                                           "const Rows<V>& rows"};
-    if (scope_.has_carries()) parameters.push_back("Carried<V>& carried");
-    if (scope_.has_sums()) parameters.push_back("Sums<V>& sums");
-    lines_.open_list("__device__ __forceinline__ void run_segment(", parameters, ") {");
-    if (scope_.rebuild) rebuild_steps();
-    lines_.line("// The steps", plan_.reverse ? ", the last one first." : ".");
+    lines_.line("// L steps", plan_.reverse ? ", the last one first." : ".");
+    std::vector<std::string> parameters = {"const Rows<V, L>& rows"};
+    if (scope_.rebuild) parameters.push_back("const Kept<V, L>& kept");
+    for (const std::string& one : carried_along()) parameters.push_back(one);
+    function("run_steps", parameters);
     lines_.line(scope_.unrolling());
-    lines_.open(plan_.reverse ? "for (int k = K - 1; k >= 0; --k)" : "for (int k = 0; k < K; ++k)");
-    lines_.open("if (whole || k < length) {");
-    steps();
+    lines_.open(plan_.reverse ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
+    step();
     lines_.close();
-    lines_.dedent();
     lines_.close();
     lines_.gap();
-  }
-
-  void rebuild_steps() {
-    lines_.line("// The states of the segment again, and what its steps keep of them.");
-    for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i)
-      lines_.line(cuda_type(plan_.rebuilt[i].type), " ", scope_.rebuilt[i], "[V];");
-    for (std::size_t i = 0; i < scope_.kept.size(); ++i)
-      lines_.line(cuda_type(plan_.kept[i]), " ", scope_.kept[i], "[K][V];");
-    lines_.line("#pragma unroll");
-    lines_.open("for (int i = 0; i < V; ++i) {");
-    for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i) {
-      const int first = plan_.rebuilt[i].first;
-      lines_.line(scope_.rebuilt[i], "[i] = ",
-                  cuda_loaded(scope_.buffer(first).mem, join("rows.", scope_.name(first), ".of[i]")), ";");
-    }
-    lines_.close();
-    lines_.line(scope_.unrolling());
-    lines_.open("for (int k = 0; k < K; ++k)");
-    lines_.open("if (whole || k < length) {");
-    lines_.line("#pragma unroll");
-    lines_.open("for (int i = 0; i < V; ++i)");
-    call(*scope_.rebuild, *plan_.rebuild, scope_.rebuilt, "");
-    lines_.dedent();
-    lines_.close();
-    lines_.dedent();
   }
 
   /// The call of a body for step k and element i.
@@ -172,7 +185,7 @@ class WalkEmitter {
       if (slot.kind == Slot::Kind::carry) {
         arguments.push_back(join(carried, carries[at(slot.index)], "[i]"));
       } else if (slot.kind == Slot::Kind::keep) {
-        arguments.push_back(join(scope_.kept[at(slot.index)], "[k][i]"));
+        arguments.push_back(join("kept.", scope_.kept[at(slot.index)], "[k][i]"));
       } else {
         const Buffer& b = scope_.buffer(slot.index);
         arguments.push_back(cuda_loaded(
@@ -184,7 +197,7 @@ class WalkEmitter {
       if (slot.kind == Slot::Kind::carry)
         arguments.push_back(join(carried, carries[at(slot.index)], "[i]"));
       else if (slot.kind == Slot::Kind::keep)
-        arguments.push_back(join(scope_.kept[at(slot.index)], "[k][i]"));
+        arguments.push_back(join("kept.", scope_.kept[at(slot.index)], "[k][i]"));
       else if (slot.kind == Slot::Kind::sum)
         arguments.push_back(scope_.parts[at(slot.index)]);
       else
@@ -195,7 +208,8 @@ class WalkEmitter {
     lines_.list(cuda.step + "(", arguments, ");");
   }
 
-  void steps() {
+  /// Step k of all elements of a thread.
+  void step() {
     std::vector<int> stores;
     for (int result : scope_.step.gives)
       if (plan_.step.results[at(result)].kind == Slot::Kind::store)
@@ -248,6 +262,78 @@ class WalkEmitter {
     for (const auto& [index, carry] : sequences) store(index);
   }
 
+  // ---- whole segments --------------------------------------------------------------------------------
+
+  void segment() {
+    lines_.line("// A whole segment.");
+    lines_.line("template <int V>");
+    std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
+                                           "const long long segment", "const Rows<V, K>& rows"};
+    for (const std::string& one : carried_along()) parameters.push_back(one);
+    lines_.open_list("__device__ __forceinline__ void run_segment(", parameters, ") {");
+    lines_.line("const long long begin = segment * K;");
+    if (scope_.rebuild) {
+      lines_.line("States<V> states;");
+      lines_.line("Kept<V, K> kept;");
+      lines_.line("rebuild<V, K>(run, thread, begin, rows, states, kept);");
+    }
+    steps_call("", "K", "rows");
+    checkpoints();
+    lines_.close();
+    lines_.gap();
+  }
+
+  // ---- steps beside whole segments -------------------------------------------------------------------
+
+  void rest() {
+    lines_.line(
+        "// Steps beside whole segments: pieces of K / 2, K / 4, ... and 1 of them, whose lengths are");
+    lines_.line("// constants, so that their loads come first too.");
+    lines_.line("template <int V, int L>");
+    lines_.open("struct Rest {");
+    lines_.line("Rows<V, L> rows;");
+    lines_.line("Rest<V, L / 2> less;");
+    lines_.close("};");
+    lines_.line("template <int V>");
+    lines_.line("struct Rest<V, 0> {};");
+    function("load_rest", {"const long long rest", "Rest<V, L>& pieces"});
+    lines_.line("if (rest & L) load<V, L>(run, thread, begin, pieces.rows);");
+    lines_.open("if constexpr (L > 1)");
+    lines_.line("load_rest<V, L / 2>(run, thread, begin + (rest & L), rest, pieces.less);");
+    lines_.dedent();
+    lines_.close();
+
+    std::vector<std::string> parameters = {"const long long rest", "const Rest<V, L>& pieces"};
+    if (scope_.rebuild) parameters.push_back("States<V>& states");
+    for (const std::string& one : carried_along()) parameters.push_back(one);
+    function("run_rest", parameters);
+    if (scope_.rebuild) {
+      lines_.line("Kept<V, L> kept;");
+      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, pieces.rows, states, kept);");
+    }
+    const auto own = [&] { steps_call("if (rest & L) ", "L", "pieces.rows"); };
+    if (!plan_.reverse) own();
+    lines_.open("if constexpr (L > 1)");
+    rest_call("L / 2", "begin + (rest & L)", "pieces.less");
+    lines_.dedent();
+    if (plan_.reverse) own();
+    lines_.close();
+    lines_.gap();
+  }
+
+  /// `before` run_steps<V, length>(...), which reads `rows`.
+  void steps_call(std::string_view before, std::string_view length, std::string_view rows) {
+    lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin, ", rows,
+                scope_.rebuild ? ", kept" : "", carried(), ");");
+  }
+  void rest_call(std::string_view length, std::string_view begin, std::string_view pieces) {
+    lines_.line("run_rest<V, ", length, ">(run, thread, ", begin, ", rest, ", pieces,
+                scope_.rebuild ? ", states" : "", carried(), ");");
+  }
+  std::string carried() const {
+    return join(scope_.has_carries() ? ", carried" : "", scope_.has_sums() ? ", sums" : "");
+  }
+
   // ---- the walk through time -------------------------------------------------------------------------
 
   void walk() {
@@ -259,8 +345,14 @@ class WalkEmitter {
     lines_.line("const Thread<V> thread = find_thread<V>(run, first);");
     if (scope_.has_carries()) lines_.line("Carried<V> carried;");
     first_values();
-    lines_.line("Rows<V> rows;");
-    lines_.open("if (ahead) {");
+    lines_.line("const long long segments = run.steps / K;  // whole ones");
+    if (scope_.segment > 1) {
+      lines_.line("const long long rest = run.steps - segments * K;");
+      lines_.line("Rest<V, K / 2> pieces;");
+      if (scope_.rebuild) lines_.line("States<V> states;");
+    }
+    lines_.line("Rows<V, K> rows;");
+    lines_.open("if constexpr (ahead) {");
     walk_ahead();
     lines_.dedent();
     lines_.open("} else {");
@@ -299,68 +391,70 @@ class WalkEmitter {
     lines_.close();
   }
 
-  void segment_call(std::string_view form, std::string_view begin, std::string_view length) {
-    lines_.line("run_segment<V, ", form, ">(run, thread, ", begin, ", ", length, ", rows",
-                scope_.has_carries() ? ", carried" : "", scope_.has_sums() ? ", sums" : "", ");");
+  void load_rest() {
+    if (scope_.segment > 1) lines_.line("load_rest<V, K / 2>(run, thread, segments * K, rest, pieces);");
+  }
+  void run_rest() {
+    if (scope_.segment > 1) rest_call("K / 2", "segments * K", "pieces");
   }
 
-  /// The entry for few elements: the rows of the next two segments are on their way while one is computed.
-  /// They come in bursts: a thread can wait for a few groups of loads only, not for each load.
+  /// The loop over whole segments.
+  void open_segments() {
+    lines_.open(plan_.reverse ? "for (long long segment = segments - 1; segment >= 0; --segment) {"
+                              : "for (long long segment = 0; segment < segments; ++segment) {");
+  }
+  void segment_call(std::string_view rows) {
+    lines_.line("run_segment(run, thread, segment, ", rows, carried(), ");");
+  }
+  /// The load of the segment that comes after the next one.
+  void load_after(std::string_view rows) {
+    lines_.line(plan_.reverse ? "if (segment > 1) load<V, K>(run, thread, (segment - 2) * K, "
+                              : "if (segment + 2 < segments) load<V, K>(run, thread, (segment + 2) * K, ",
+                rows, ");");
+  }
+
+  /// The entry for few elements: the rows of later segments are on their way while one is computed.
   void walk_ahead() {
-    lines_.line("const long long segments = (run.steps + K - 1) / K;");
-    lines_.line("Rows<V> next, after;");
-    const std::string_view first = plan_.reverse ? "segments - 1" : "0";
-    const std::string_view second = plan_.reverse ? "segments - 2" : "1";
-    lines_.line("if (segments > 0) load_segment(run, thread, ", first, ", rows);");
-    lines_.line("if (segments > 1) load_segment(run, thread, ", second, ", next);");
-    if (plan_.reverse) {
-      lines_.open("for (long long segment = segments - 1; segment >= 0; --segment) {");
-      lines_.line("if (segment > 1) load_segment(run, thread, segment - 2, after);");
+    const bool turns = rows_take_turns(scope_.ops(), scope_.segment);
+    lines_.line("Rows<V, K> next", turns ? ";" : ", after;");
+    if (plan_.reverse) load_rest();
+    for (const auto& [number, rows] : {std::pair(0, "rows"), std::pair(1, "next")})
+      lines_.line("if (segments > ", number, ") load<V, K>(run, thread, ",
+                  plan_.reverse ? join("(segments - ", number + 1, ") * K")
+                  : number == 0 ? "0"
+                                : "K",
+                  ", ", rows, ");");
+    if (plan_.reverse) run_rest();
+    open_segments();
+    if (turns) {
+      segment_call("rows");
+      load_after("rows");
+      lines_.line(plan_.reverse ? "if (--segment < 0) break;" : "if (++segment == segments) break;");
+      segment_call("next");
+      load_after("next");
     } else {
-      lines_.open("for (long long segment = 0; segment < segments; ++segment) {");
-      lines_.line("if (segment + 2 < segments) load_segment(run, thread, segment + 2, after);");
+      load_after("after");
+      segment_call("rows");
+      lines_.line("rows = next;");
+      lines_.line("next = after;");
     }
-    lines_.line("const long long begin = segment * K;");
-    lines_.open("if (run.steps - begin >= K)");
-    segment_call("true", "begin", "K");
-    lines_.dedent();
-    lines_.open("else");
-    segment_call("false", "begin", "run.steps - begin");
-    lines_.dedent();
-    checkpoints();
-    lines_.line("rows = next;");
-    lines_.line("next = after;");
     lines_.close();
+    if (!plan_.reverse) beside();
   }
 
   /// The entry for many: other threads compute while one waits.
   void walk_in_turn() {
-    lines_.line("const long long segments = run.steps / K, rest = run.steps - segments * K;  // whole ones");
-    const auto whole_ones = [&] {
-      lines_.open(plan_.reverse ? "for (long long segment = segments - 1; segment >= 0; --segment) {"
-                                : "for (long long segment = 0; segment < segments; ++segment) {");
-      lines_.line("const long long begin = segment * K;");
-      lines_.line("load<V, true>(run, thread, begin, K, rows);");
-      segment_call("true", "begin", "K");
-      checkpoints();
-      lines_.close();
-    };
-    if (!plan_.reverse) whole_ones();
-    const auto partial_one = [&](std::string_view length) {
-      lines_.line("load<V, false>(run, thread, segments * K, ", length, ", rows);");
-      segment_call("false", "segments * K", length);
-    };
-    if (scope_.segment >= 4) {
-      lines_.open("if (rest == K / 2) {  // a constant, so that its loads come first too");
-      partial_one("K / 2");
-      lines_.dedent();
-      lines_.open("} else if (rest > 0) {");
-    } else {
-      lines_.open("if (rest > 0) {");
-    }
-    partial_one("rest");
+    if (plan_.reverse) beside();
+    open_segments();
+    lines_.line("load<V, K>(run, thread, segment * K, rows);");
+    segment_call("rows");
     lines_.close();
-    if (plan_.reverse) whole_ones();
+    if (!plan_.reverse) beside();
+  }
+
+  void beside() {
+    load_rest();
+    run_rest();
   }
 
   /// A carry as a row in memory.

@@ -5,7 +5,7 @@
 
 namespace flexsn {
 
-/// The functions load, run_segment and walk, and the structs they share.
+/// The functions load, run_steps and walk, those between them, and the structs they share.
 std::string cuda_walk(const CudaScope& scope);
 
 }  // namespace flexsn

@@ -94,6 +94,8 @@ TEST(CudaExplained, RowsThatAreLoadedEarlyNeedRegisters) {
   options.training = {.costs = cost_model_named("gpu"), .saving = Saving::rebuild, .segment = 8};
   const std::vector<GpuKernel> kernels = explain(neuron_named("lif"), options).gpu;
   EXPECT_EQ(kernels.back().registers, shape.registers() / 2 + 2 * 8 * 2);
+  const CudaShape brief = cuda_shape(plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {}));
+  EXPECT_EQ(brief.narrow_registers(), brief.registers() / 2 + 8) << "two sets of rows take turns";
 }
 
 TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {

@@ -498,6 +498,19 @@ TEST(CudaText, HoldsBothEntriesAndCanBeHadWithOne) {
   EXPECT_TRUE(has(module.text(false), cuda_narrow) && !has(module.text(false), cuda_wide));
 }
 
+TEST(CudaText, FewElementsLoadRowsEarlyByTheLengthOfTheSteps) {
+  const auto takes_turns = [](const char* neuron, Kind kind) {
+    const std::string text = module_of(neuron_named(neuron), kind).text(false);
+    const bool copies = text.find("rows = next;") != text.npos;
+    EXPECT_NE(copies, text.find("segments) break;") != text.npos || text.find("< 0) break;") != text.npos);
+    return !copies;
+  };
+  EXPECT_TRUE(takes_turns("lif", Kind::forward));
+  EXPECT_TRUE(takes_turns("lif:surrogate=rectangle", Kind::backward));
+  EXPECT_FALSE(takes_turns("lif", Kind::backward));
+  EXPECT_FALSE(takes_turns("adex", Kind::forward));
+}
+
 TEST(CudaText, NoKernelUsesAtomics) {
   for (const CudaCase& one : type_cases())
     EXPECT_EQ(one.module().text().find("atomic"), std::string::npos) << one.what;
