@@ -64,7 +64,7 @@ int narrowest_row(const Plan& plan) {
 }  // namespace
 
 CudaShape cuda_shape(const Plan& plan) {
-  constexpr int most_registers = 96, most_statements = 4096, row_bytes = 8, longest = 8;
+  constexpr int most_registers = 96, few_registers = 64, most_statements = 4096, row_bytes = 8, longest = 8;
   CudaShape shape;
   shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
   for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
@@ -86,7 +86,10 @@ CudaShape cuda_shape(const Plan& plan) {
   };
   while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
-  if (shape.registers() > most_registers) options.resident_threads = 0;
+  if (shape.registers() > most_registers)
+    options.resident_threads = 0;
+  else if (shape.registers() <= few_registers && options.vector > 1)
+    options.resident_threads = 1024;
   return shape;
 }
 

@@ -31,8 +31,11 @@ struct CudaShape {
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
 /// code, ops * steps * elements, into about 4096 statements. Steps are halved first where the plan leaves
-/// them open, then elements. The compiler is told of the registers where the values fit: without that it
-/// took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau.
+/// them open, then elements. The compiler is told how many threads a multiprocessor is to hold, and so of the
+/// registers: without that it took more for a learnable tau, and training 1.11 instead of 1.05 times as long
+/// as without tau. Values that fit into 64 leave room for 1024 threads instead of 512; with 70 registers, 7
+/// blocks instead of 8, training of 128 x 262144 had 0.78 instead of 0.86 of the floor on an H200, as an
+/// eighth of the blocks came last and alone.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.

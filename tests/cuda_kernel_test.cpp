@@ -194,7 +194,7 @@ TEST_P(CudaRandomGraphs, HaveTheInterpretersBits) {
     for (const Plan& plan : plans) {
       const CudaKernel kernel(plan, Cuda::standard(), Store(""),
                               {.entry = dice.chance(0.5) ? CudaEntry::wide : CudaEntry::narrow});
-      constexpr std::int64_t some_steps[] = {1, 2, 9, 17}, some_elements[] = {1, 16, 33, 100, 1024};
+      constexpr std::int64_t some_steps[] = {1, 2, 7, 9, 17, 30}, some_elements[] = {1, 16, 33, 100, 1024};
       const std::int64_t steps = dice.pick(some_steps);
       const std::int64_t elements = dice.pick(some_elements);
       std::string problem;

@@ -25,7 +25,8 @@ CudaOptions some_options(Dice& dice) {
   options.unroll = dice.pick(steps);
   options.threads = dice.pick(threads);
   options.narrow_threads = dice.pick(threads);
-  options.resident_threads = dice.chance(0.5) ? 512 : 0;
+  constexpr int resident[] = {0, 512, 1024};
+  options.resident_threads = dice.pick(resident);
   return options;
 }
 

@@ -38,12 +38,12 @@ TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {
     });
     return cuda_shape(plan_of(long_one.graph(Mem::f32), Kind::inference, {})).options;
   };
-  EXPECT_EQ(many(10), (CudaOptions{.vector = 2, .unroll = 8}));
+  EXPECT_EQ(many(10), (CudaOptions{.vector = 2, .unroll = 8, .resident_threads = 1024}));
   EXPECT_EQ(many(250).unroll, 4);
   EXPECT_EQ(many(3000), (CudaOptions{.vector = 1, .unroll = 1}));
 }
 
-TEST(CudaShape, ABodyOfManyStatesMayTakeAllRegisters) {
+TEST(CudaShape, ABodyOfManyStatesMayTakeMoreRegisters) {
   const auto of = [](int states) {
     const Neuron wide = neuron("wide", [&](Step& s) {
       auto sum = s.input("x");
@@ -56,7 +56,8 @@ TEST(CudaShape, ABodyOfManyStatesMayTakeAllRegisters) {
     });
     return cuda_shape(plan_of(wide.graph(Mem::f32), Kind::inference, {})).options.resident_threads;
   };
-  EXPECT_EQ(of(2), 512);
+  EXPECT_EQ(of(2), 1024);
+  EXPECT_EQ(of(20), 512);
   EXPECT_EQ(of(200), 0);
 }
 

@@ -244,7 +244,7 @@ void run_all(Kernels& kernels, bool many_sizes) {
     const CudaCase& one = kernels.cases()[i];
     const std::int64_t K = one.segment(), V = one.options.vector;
     std::uint64_t seed = i;
-    for (std::int64_t steps : {std::int64_t{0}, std::int64_t{1}, K - 1, K, K + 1, 3 * K + 2}) {
+    for (std::int64_t steps : {std::int64_t{0}, std::int64_t{1}, K - 1, K, K + 1, 3 * K + 2, 5 * K - 1}) {
       const std::int64_t elements[] = {1, std::max<std::int64_t>(V - 1, 1), 257, 1003, 64 * V, 4 * V};
       for (std::int64_t n : elements) {
         ++seed;
