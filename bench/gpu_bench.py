@@ -391,7 +391,7 @@ def first_call(steps: int, cache: str) -> float | None:
     return float(out.stdout.split()[-1])
 
 
-def first_calls(table: Table, processes: int = 5) -> None:
+def first_calls(table: Table, processes: int = 3) -> None:
     for steps in (8, 500):
         empty, warm = [], []
         with tempfile.TemporaryDirectory() as folder:

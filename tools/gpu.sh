@@ -24,7 +24,6 @@ if [ "$1" = bench ]; then
   exec "$python" bench/gpu_bench.py --out build/gpu_bench.json
 fi
 
-ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/CudaRandomGraphs)' -j "$(nproc)" --output-on-failure
 neurons=$(build-gpu/flexsn list neurons --json | "$python" -c 'import json, sys; print(*(n["name"] for n in json.load(sys.stdin)))')
 for target in interpreter cuda; do
   # shellcheck disable=SC2086  # names are words
@@ -36,18 +35,21 @@ export FLEXSN_NEURON_TEXTS=$PWD/build-gpu/flexsn_neuron_texts
 # Side by side: most of their time goes to compilers that use one processor each.
 running=()
 start() {
-  "$python" -m pytest -q -p no:cacheprovider "$@" >"build-gpu/pytest.${#running[@]}.log" 2>&1 &
+  "$@" >"build-gpu/test.${#running[@]}.log" 2>&1 &
   running+=($!)
 }
-start tests/python/test_cuda.py
-start tests/python/test_peers_bugs.py
-start tests/python/test_triton_gpu.py -k test_random_graphs
-start tests/python/test_triton_gpu.py -k test_built_in_neurons
-start tests/python/test_triton_gpu.py -k 'not test_random_graphs and not test_built_in_neurons'
+pytest=("$python" -m pytest -q -p no:cacheprovider)
+start ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/CudaRandomGraphs)' -j "$(nproc)" \
+  --output-on-failure
+start "${pytest[@]}" tests/python/test_cuda.py
+start "${pytest[@]}" tests/python/test_peers_bugs.py
+start "${pytest[@]}" tests/python/test_triton_gpu.py -k test_random_graphs
+start "${pytest[@]}" tests/python/test_triton_gpu.py -k test_built_in_neurons
+start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'not test_random_graphs and not test_built_in_neurons'
 failed=0
 for i in "${!running[@]}"; do
   wait "${running[$i]}" || failed=1
-  cat "build-gpu/pytest.$i.log"
+  cat "build-gpu/test.$i.log"
 done
 [ $failed = 0 ]
 if command -v compute-sanitizer >/dev/null; then
