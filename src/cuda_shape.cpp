@@ -52,6 +52,13 @@ int loaded_each_step(const Plan& plan) {
   return registers;
 }
 
+/// How many rows each step reads or writes.
+int rows_each_step(const Plan& plan) {
+  return static_cast<int>(std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const Buffer& buffer) {
+    return buffer.lead == Lead::per_step && buffer.map != Map::scalar;
+  }));
+}
+
 /// The bytes of an entry of the narrowest row that each step reads or writes.
 int narrowest_row(const Plan& plan) {
   int bytes = 8;
@@ -64,7 +71,7 @@ int narrowest_row(const Plan& plan) {
 }  // namespace
 
 CudaShape cuda_shape(const Plan& plan) {
-  constexpr int most_registers = 96, few_registers = 64, most_statements = 4096, row_bytes = 8, longest = 8;
+  constexpr int most_registers = 96, most_statements = 4096, row_bytes = 8, longest = 8;
   CudaShape shape;
   shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
   for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
@@ -88,7 +95,7 @@ CudaShape cuda_shape(const Plan& plan) {
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers)
     options.resident_threads = 0;
-  else if (shape.registers() <= few_registers && options.vector > 1)
+  else if (shape.registers() <= 64 && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
   return shape;
 }

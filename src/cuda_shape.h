@@ -31,11 +31,14 @@ struct CudaShape {
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
 /// code, ops * steps * elements, into about 4096 statements. Steps are halved first where the plan leaves
-/// them open, then elements. The compiler is told how many threads a multiprocessor is to hold, and so of the
-/// registers: without that it took more for a learnable tau, and training 1.11 instead of 1.05 times as long
-/// as without tau. Values that fit into 64 leave room for 1024 threads instead of 512; with 70 registers, 7
-/// blocks instead of 8, training of 128 x 262144 had 0.78 instead of 0.86 of the floor on an H200, as an
-/// eighth of the blocks came last and alone.
+/// them open, then elements.
+///
+/// The compiler is told how many threads a multiprocessor is to hold, and so of the registers: without that
+/// it took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau. Where
+/// 512 are the rule, a short body of few rows is asked for 1024: a LIF neuron's backward took 70 registers,
+/// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
+/// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
+/// addresses.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.

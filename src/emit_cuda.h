@@ -13,9 +13,9 @@ namespace flexsn {
 
 /// What beside the plan decides the code. How to choose them: cuda_shape.h.
 struct CudaOptions {
-  int vector = 2;     ///< elements of a thread of the wide entry: 1, 2 or 4
-  int unroll = 8;     ///< steps of a segment where the plan has none of its own (then it is the plan's)
-  int threads = 128;  ///< of a block of the wide entry, a power of two
+  int vector = 2;            ///< elements of a thread of the wide entry: 1, 2 or 4
+  int unroll = 8;            ///< steps of a segment, a power of two, where the plan has none of its own
+  int threads = 128;         ///< of a block of the wide entry, a power of two
   int narrow_threads = 128;  ///< of a block of the narrow entry, a power of two
   /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
   /// number.

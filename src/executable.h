@@ -39,7 +39,8 @@ class Executable {
   /// Makes the code that `run` needs, which need not have its data yet: `to_come` says that a buffer will be
   /// there.
   virtual void prepare(const PlanRun&) const {}
-  /// Would `run` start without waiting for a compiler that takes long?
+  /// Would `run` start without waiting for a compiler that takes long? Where memory for sums is still to
+  /// come, as far as can be said.
   virtual bool is_ready(const PlanRun&) const { return true; }
   /// The same as run(), and sums of parameter gradients with the bits of store_param_gradient; what `run` has
   /// for their buffers is not used.

@@ -424,6 +424,28 @@ TEST_F(CudaFake, ForwardRunsWhereBackwardCannotBePrepared) {
   EXPECT_EQ(error([&] { prepare_both(Failing(), run, kernel, all); }), "no code");
 }
 
+TEST_F(CudaFake, BackwardIsPreparedForInputsThatLieAsForwards) {
+  const Cuda cuda(library, library, no_store);
+  const ir::Graph lif = neuron_named("lif").graph();
+  const CudaKernel forward(plan_of(lif, Kind::forward, {.saving = Saving::rebuild, .segment = 8}), cuda,
+                           no_store);
+  const CudaKernel backward(plan_of(lif, Kind::backward, {.saving = Saving::rebuild, .segment = 8}), cuda,
+                            no_store);
+  const auto oddly = [](const CudaKernel& kernel) {
+    PlanRun run = run_of(kernel.plan(), 8, 1 << 20);
+    for (std::size_t b = 0; b < run.buffers.size(); ++b)
+      if (kernel.plan().buffers[b].holds == Holds::input)
+        run.buffers[b].data = static_cast<std::byte*>(run.buffers[b].data) + sizeof(float);
+    return run;
+  };
+  prepare_both(forward, oddly(forward), backward, [](const Buffer&) { return true; });
+  EXPECT_TRUE(forward.is_ready(oddly(forward)));
+  EXPECT_TRUE(backward.is_ready(oddly(backward)));
+  EXPECT_EQ(fake_->compiled.size(), 2u);
+  EXPECT_EQ(entry_of(*fake_, backward, oddly(backward)), "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 2u);
+}
+
 TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
   const Cuda cuda(library, library, no_store);
   const Neuron gated = neuron("gated", [](Step& s) {

@@ -19,7 +19,7 @@ std::vector<bool> presence(const Plan& plan, Dice& dice, double absent) {
 }
 
 CudaOptions some_options(Dice& dice) {
-  constexpr int vectors[] = {1, 2, 4}, steps[] = {2, 4, 8}, threads[] = {16, 32, 64, 256};
+  constexpr int vectors[] = {1, 2, 4}, steps[] = {1, 2, 4, 8, 16}, threads[] = {16, 32, 64, 256};
   CudaOptions options;
   options.vector = dice.pick(vectors);
   options.unroll = dice.pick(steps);
@@ -63,7 +63,7 @@ std::vector<CudaCase> neuron_cases(std::vector<std::string> names) {
   int number = 0;
   for (const std::string& name : names) {
     const Graph step = neuron_named(name).graph();
-    constexpr int segments[] = {2, 4, 8};
+    constexpr int segments[] = {2, 4, 8, 16};
     const bool rebuilds = ++number % 3 != 0;
     Training training{.state_sequences = number % 2 == 0,
                       .saving = rebuilds ? Saving::rebuild : Saving::per_step};
@@ -222,7 +222,7 @@ std::vector<CudaCase> random_cases(std::uint64_t first_seed, int count) {
       add(cases, what,
           plan_of(graph, dice.chance(0.5) ? Kind::inference : Kind::inference_final_state, {}, layout), dice);
     Training training{.state_sequences = dice.chance(0.5), .saving = static_cast<Saving>(dice.below(4))};
-    if (training.saving == Saving::rebuild) training.segment = 1 << dice.below(4);
+    if (training.saving == Saving::rebuild) training.segment = 2 << dice.below(4);
     add_training(cases, what, graph, training, layout, dice);
   }
   return cases;
