@@ -99,11 +99,17 @@ std::vector<std::string> neurons() {
   return names;
 }
 
-TEST_F(CudaKernels, EveryNeuronAndKindHasTheInterpretersBits) {
-  std::uint64_t seed = 0;
-  for (const std::string& name : neurons())
+// In processes of their own, as ctest runs them: NVRTC compiles one text at a time in each.
+constexpr int shards = 16;
+
+class CudaNeurons : public CudaKernels, public testing::WithParamInterface<int> {};
+
+TEST_P(CudaNeurons, HaveTheInterpretersBits) {
+  const std::vector<std::string> names = neurons();
+  for (auto n = static_cast<std::size_t>(GetParam()); n < names.size(); n += shards) {
+    std::uint64_t seed = 100 * n;
     for (Saving saving : {Saving::rebuild, Saving::per_step}) {
-      const Graph step = neuron_named(name).graph();
+      const Graph step = neuron_named(names[n]).graph();
       const Training training{.state_sequences = saving == Saving::per_step,
                               .saving = saving,
                               .segment = saving == Saving::rebuild ? 4 : 0};
@@ -118,9 +124,12 @@ TEST_F(CudaKernels, EveryNeuronAndKindHasTheInterpretersBits) {
         plans.push_back(std::move(lowered.plans.backward));
       } catch (const UserError&) {  // nothing in it carries a gradient
       }
-      for (const Plan& plan : plans) expect_bits(plan, name, seed += 10);
+      for (const Plan& plan : plans) expect_bits(plan, names[n], seed += 10);
     }
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shard, CudaNeurons, testing::Range(0, shards));
 
 TEST_F(CudaKernels, EveryTypeAndMapHasTheInterpretersBits) {
   std::uint64_t seed = 0;
@@ -174,9 +183,6 @@ TEST_F(CudaKernels, SeveralThreadsAndDevicesAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
 }
-
-// In processes of their own, as ctest runs them: NVRTC compiles one text at a time in each.
-constexpr int shards = 16;
 
 class CudaRandomGraphs : public CudaKernels, public testing::WithParamInterface<int> {};
 

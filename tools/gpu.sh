@@ -39,7 +39,7 @@ start() {
   running+=($!)
 }
 pytest=("$python" -m pytest -q -p no:cacheprovider)
-start ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/CudaRandomGraphs)' -j "$(nproc)" \
+start ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/Cuda(Neurons|RandomGraphs))' -j "$(nproc)" \
   --output-on-failure
 start "${pytest[@]}" tests/python/test_cuda.py
 start "${pytest[@]}" tests/python/test_peers_bugs.py
