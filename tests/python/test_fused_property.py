@@ -195,7 +195,7 @@ def check(plan: Plan, given_arguments: Arguments, exact: bool) -> None:
         )
 
 
-short = settings(max_examples=90, derandomize=True, deadline=None, database=None,
+short = settings(max_examples=60, derandomize=True, deadline=None, database=None,
                  suppress_health_check=list(HealthCheck))  # fmt: skip
 
 
