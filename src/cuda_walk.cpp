@@ -110,11 +110,7 @@ class WalkEmitter {
 
   void rebuild() {
     lines_.line("// States that are rebuilt, and what their steps keep of them.");
-    lines_.line("template <int V>");
-    lines_.open("struct States {");
-    for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i)
-      lines_.line(cuda_type(plan_.rebuilt[i].type), " ", scope_.rebuilt[i], "[V];");
-    lines_.close("};");
+    carries_struct("States", plan_.rebuilt, scope_.rebuilt);
     lines_.line("template <int V, int L>");
     lines_.open("struct Kept {");
     for (std::size_t i = 0; i < scope_.kept.size(); ++i)
@@ -147,11 +143,7 @@ class WalkEmitter {
   void steps() {
     if (scope_.has_carries()) {
       lines_.line("// What goes from step to step.");
-      lines_.line("template <int V>");
-      lines_.open("struct Carried {");
-      for (std::size_t i = 0; i < scope_.carries.size(); ++i)
-        lines_.line(cuda_type(plan_.carries[i].type), " ", scope_.carries[i], "[V];");
-      lines_.close("};");
+      carries_struct("Carried", plan_.carries, scope_.carries);
     }
     if (scope_.has_sums()) {
       lines_.line("// Sums over time.");
@@ -172,6 +164,16 @@ class WalkEmitter {
     lines_.close();
     lines_.close();
     lines_.gap();
+  }
+
+  /// What a thread carries of each of its elements.
+  void carries_struct(std::string_view name, const std::vector<Carry>& carries,
+                      const std::vector<std::string>& names) {
+    lines_.line("template <int V>");
+    lines_.open(join("struct ", name, " {"));
+    for (std::size_t i = 0; i < names.size(); ++i)
+      lines_.line(cuda_type(carries[i].type), " ", names[i], "[V];");
+    lines_.close("};");
   }
 
   /// The call of a body for step k and element i.
