@@ -3,6 +3,7 @@
 #include "emit_cuda.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda_lines.h"
 #include "cuda_names.h"
@@ -215,11 +216,11 @@ CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const C
   internal_check(present.size() == plan.buffers.size(), "presence is said for each buffer");
   internal_check(options.vector == 1 || options.vector == 2 || options.vector == 4,
                  "a thread owns 1, 2 or 4 elements");
-  const auto is_power_of_two = [](int number) { return number >= 1 && (number & (number - 1)) == 0; };
-  internal_check(is_power_of_two(plan.segment > 0 ? plan.segment : options.unroll),
+  internal_check(std::has_single_bit(unsigned(plan.segment > 0 ? plan.segment : options.unroll)),
                  "the steps of a segment are a power of two");
   for (int threads : {options.threads, options.narrow_threads})
-    internal_check(is_power_of_two(threads) && threads <= 1024, "the threads of a block are a power of two");
+    internal_check(std::has_single_bit(unsigned(threads)) && threads <= 1024,
+                   "the threads of a block are a power of two");
   const IeeeEnvironment environment;  // constants may be subnormal
   return ModuleEmitter(CudaScope(plan, present, options)).emit();
 }
