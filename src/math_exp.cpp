@@ -5,7 +5,8 @@
 // leaves k in the low bits of the sum. The magic number also holds the exponent bias, so that shifting those
 // bits into the exponent field gives 2^k at once. e^r is a polynomial.
 //
-// One 2^k cannot reach both ends of the range; there are three ways round, none with a further rounding:
+// One 2^k cannot reach both ends of the range; there are three ways round, with no further rounding but of
+// subnormal results of sigmoid:
 //  - exp and exp2 take steps of 2 ln 2, so that e^x = (p * 2^h) * 2^h, with a polynomial on twice the range;
 //  - sigmoid and softplus have no large powers: they use 2^(k + 64) and polynomials scaled by 2^+-64;
 //  - expm1, sinh and cosh have no tiny powers: they use 2^(k - 1) or 2^(k - 2) and scale back at the end.
@@ -177,7 +178,7 @@ V expm1_near(V r, double step) { return fma(r * r, polynomial(r, format_of(r).ex
 
 // sigmoid and softplus work with 2^(k + lift) = lift_scale * 2^k, which is normal wherever they need it.
 constexpr int lift = 64;
-constexpr double lift_scale = 0x1p64;
+constexpr double lift_scale = 0x1p64, lowering = 0x1p-64;
 
 /// log(1 + e) for 0 <= e <= 1: with z = e / (2 + e) it is 2 atanh z = e - z * (e - z^2 * tail).
 V log1p_unit(V e) {
@@ -229,13 +230,13 @@ V expm1(V x) {
   return raw_copysign(fma(d.power, expm1_near(d.r, 1), d.power - 0.5) * 2, x);
 }
 
-/// 2^k / (e^-r + 2^k), both lifted: the division alone rounds a subnormal result. e^-r is summed as
-/// (e^-r - 1 + 2^k) + 1, so that a small 2^k is not lost.
+/// 2^k / (e^-r + 2^k), where e^-r is summed as (e^-r - 1 + 2^k) + 1, so that a small 2^k is not lost. The
+/// dividend is lifted and the quotient lowered: one that is subnormal takes a GPU longer than all the rest.
 V sigmoid(V x) {
   const Format& f = format_of(x);
   Reduced d = reduce(clamp(x, f.exp_min, f.sigmoid_max), 1, lift);
   V slope = polynomial(d.r, f.exp_near, 1, -lift_scale, -1);
-  return d.power / (fma(d.r, slope, d.power) + lift_scale);
+  return d.power / fma(fma(d.r, slope, d.power), lowering, 1) * lowering;
 }
 
 V tanh(V x) { return x.type() == Type::f32 ? tanh_f32(x) : tanh_f64(x); }
@@ -248,7 +249,7 @@ V sinh(V x) {
   // 2^(lift - k), by subtracting exponents; lifted because 2^-k may be subnormal.
   uint32_t exponent_sum = uint32_t(2 * f.exponent_bias - 2 + lift) << f.exponent_shift;
   V inverse = from_exponent_word(x, lit_i32(x, exponent_sum) - d.word);
-  constexpr double quarter = 0.25 / lift_scale;
+  constexpr double quarter = 0.25 * lowering;
   V cosh_k = fma(inverse, quarter, d.power), sinh_k = fma(inverse, -quarter, d.power);
   V r2 = d.r * d.r;
   V cosh_r = polynomial(r2, f.cosh_near, 0, 2), sinh_r = d.r * polynomial(r2, f.sinh_near, 0, 2);
@@ -267,7 +268,7 @@ V cosh(V x) {
 V softplus(V x) {
   const Format& f = format_of(x);
   Reduced d = reduce(clamped_abs(x, -f.exp_min), -1, lift);
-  V e = polynomial(d.r, f.exp_near, 0, 1 / lift_scale, -1) * d.power;
+  V e = polynomial(d.r, f.exp_near, 0, lowering, -1) * d.power;
   return maximum(x, lit(x, 0)) + log1p_unit(e);
 }
 
