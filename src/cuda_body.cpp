@@ -118,9 +118,13 @@ class BodyEmitter {
     return join("const ", cuda_type(graph_.at(value).type), " ", names_[at(value)]);
   }
 
+  struct Written {
+    int ops = 0, work = 0;
+  };
+
   /// One statement for each op that stays the same in time, or for each other one.
-  int statements(bool in_step) {
-    int count = 0;
+  Written statements(bool in_step) {
+    Written written;
     for (Id id = 0; id < static_cast<Id>(graph_.nodes.size()); ++id) {
       const Node& node = graph_.at(id);
       if (!needed_[at(id)] || still_[at(id)] == in_step || is_argument(id) || node.op == Op::constant ||
@@ -132,9 +136,10 @@ class BodyEmitter {
           "const ", cuda_type(node.type), " ", names_[at(id)], " = ",
           hidden_[at(id)] ? cuda_hidden(graph_, node, operands) : cuda_expression(graph_, node, operands),
           ";");
-      ++count;
+      ++written.ops;
+      written.work += work_of(node);
     }
-    return count;
+    return written;
   }
 
   void emit_once(CudaBody& out) {
@@ -185,7 +190,9 @@ class BodyEmitter {
     }
     lines_.line("// ", task_.comment);
     lines_.open_list(join("__device__ __forceinline__ void ", out.step, "("), parameters, ") {");
-    out.ops = statements(true);
+    const Written written = statements(true);
+    out.ops = written.ops;
+    out.work = written.work;
     for (int i : out.gives)
       lines_.line(results_[static_cast<std::size_t>(i)], " = ",
                   used(graph_.results[static_cast<std::size_t>(i)].value, true), ";");

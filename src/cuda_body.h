@@ -26,6 +26,7 @@ struct CudaBody {
   bool reads_step = false;
   std::vector<int> gives = {};  ///< results of the body
   int ops = 0;                  ///< statements of a step
+  int work = 0;                 ///< of them
 };
 
 CudaBody cuda_body(const CudaBodyTask& task);

@@ -48,6 +48,14 @@ __device__ __forceinline__ int flexsn_sdiv(int a, int b) {
     {"flexsn_srem", R"(
 __device__ __forceinline__ int flexsn_srem(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }
 )"},
+    {"flexsn_fmod", R"(
+// A function that is called: a copy of its loops in each place would take the compiler minutes.
+template <class T>
+__device__ __noinline__ T flexsn_fmod(T a, T b) {
+  if constexpr (sizeof(T) == sizeof(float)) return fmodf(a, b);
+  else return fmod(a, b);
+}
+)"},
     {"flexsn_to_int", R"(
 // Towards zero; what is too large or too small gives the last int, NaN gives 0.
 template <class T>

@@ -4,6 +4,7 @@
 
 #include "cuda_lines.h"
 #include "cuda_names.h"
+#include "cuda_shape.h"
 
 namespace flexsn {
 
@@ -160,8 +161,7 @@ std::string CudaScope::only_row(int index) const {
 }
 
 std::string_view CudaScope::unrolling() const {
-  constexpr int longest = 4096;  // statements; NVRTC takes a few seconds for them
-  return ops() * segment * options.vector <= longest ? "#pragma unroll" : "#pragma unroll 1";
+  return is_too_long(work(), segment, options.vector) ? "#pragma unroll 1" : "#pragma unroll";
 }
 
 }  // namespace flexsn

@@ -34,6 +34,7 @@ class CudaScope {
   bool has(int buffer) const { return buffer != no_buffer && present[at(buffer)]; }
   /// Of an element and a step, rebuilding included.
   int ops() const { return step.ops + (rebuild ? rebuild->ops : 0); }
+  int work() const { return step.work + (rebuild ? rebuild->work : 0); }
   bool has_carries() const { return !carries.empty(); }
   bool has_sums() const;
   const Buffer& buffer(int index) const { return plan.buffers[at(index)]; }

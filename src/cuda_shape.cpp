@@ -71,7 +71,7 @@ int narrowest_row(const Plan& plan) {
 }  // namespace
 
 CudaShape cuda_shape(const Plan& plan) {
-  constexpr int most_registers = 96, most_statements = 4096, row_bytes = 8, longest = 8;
+  constexpr int most_registers = 96, row_bytes = 8, longest = 8;
   CudaShape shape;
   shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
   for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
@@ -81,15 +81,15 @@ CudaShape cuda_shape(const Plan& plan) {
   const int rebuilding = plan.rebuild ? alive_at_once(plan.rebuild->graph) : 0;
   shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
   shape.ops = ops_a_step(plan.step.graph) + (plan.rebuild ? ops_a_step(plan.rebuild->graph) : 0);
-  const int work = work_a_step(plan.step.graph) + (plan.rebuild ? work_a_step(plan.rebuild->graph) : 0);
-  shape.instructions = work * 6 / 5;  // as counted on an H200: loads, stores and addresses are a fifth on top
+  shape.work = work_a_step(plan.step.graph) + (plan.rebuild ? work_a_step(plan.rebuild->graph) : 0);
+  shape.instructions =
+      shape.work * 6 / 5;  // as counted on an H200: loads, stores and addresses are a fifth on top
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
   options.unroll = plan.segment > 0 ? plan.segment : longest;
   const auto is_too_much = [&] {
-    return shape.registers() > most_registers ||
-           shape.ops * options.unroll * options.vector > most_statements;
+    return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };
   while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
   while (options.vector > 1 && is_too_much()) options.vector /= 2;

@@ -11,6 +11,12 @@ namespace flexsn {
 /// (500 x 65536), and its backward 0.35 instead of 0.41 (500 x 16384).
 inline bool rows_take_turns(int ops, int steps) { return ops * steps <= 256; }
 
+/// Is code too long in which the steps of a segment and the elements of a thread stand one after another?
+/// NVRTC takes a second or so for the longest that is not. `work` as of work_of: a quotient, which has a path
+/// of its own for operands near the ends of the range, takes the compiler at least as long as it takes the
+/// device.
+inline bool is_too_long(int work, int steps, int elements) { return work * steps * elements > 4096; }
+
 /// What the rule goes by, and what it found; `explain` prints it.
 struct CudaShape {
   CudaOptions options;
@@ -18,6 +24,7 @@ struct CudaShape {
   int loaded_a_step = 0;      ///< those of them that are loaded
   int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
   int ops = 0;                ///< exact ops of one element and step, rebuilding included
+  int work = 0;               ///< of them
   int instructions = 0;       ///< that they become, roughly
 
   /// Registers of a thread of the wide entry, roughly.
@@ -30,8 +37,8 @@ struct CudaShape {
 };
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
-/// code, ops * steps * elements, into about 4096 statements. Steps are halved first where the plan leaves
-/// them open, then elements.
+/// code, work * steps * elements, is not too long. Steps are halved first where the plan leaves them open,
+/// then elements.
 ///
 /// The compiler is told how many threads a multiprocessor is to hold, and so of the registers: without that
 /// it took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau. Where

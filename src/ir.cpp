@@ -280,7 +280,8 @@ int work_a_step(const Graph& graph) { return sum_a_step(graph, work_of); }
 
 int work_of(const Node& node) {
   if (node.op == Op::constant || node.op == Op::argument) return 0;
-  return (node.op == Op::div || node.op == Op::sqrt) && is_float(node.type) ? 12 : 1;
+  if (node.op == Op::fmod) return is_float(node.type) ? 60 : 12;
+  return node.op == Op::div || node.op == Op::sqrt ? 12 : 1;
 }
 
 int work_of(const Graph& graph) {

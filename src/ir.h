@@ -137,8 +137,8 @@ Graph values_only(const Graph& graph);
 /// The number of nodes that are ops.
 int op_count(const Graph& graph);
 
-/// How long exact ops take, in plain ones: a quotient or a root takes about as long as twelve, on processors
-/// as on GPUs.
+/// How long exact ops take, in plain ones: a quotient or a root takes about as long as twelve, a remainder of
+/// floats as sixty, on processors as on GPUs.
 int work_of(const Node& node);
 int work_of(const Graph& graph);
 /// The same without what depends on parameters alone, which a run computes once.
