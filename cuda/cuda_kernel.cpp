@@ -20,6 +20,14 @@ struct CudaKernel::Variant {
         narrow(cuda, store, module.text(false), {cuda_narrow}) {}
 
   const CudaCode& code(bool is_wide) const { return is_wide ? wide : narrow; }
+  bool is_on(const Gpu& gpu) const { return wide.is_on(gpu) && narrow.is_on(gpu); }
+  /// Both entries, whichever a run needs first: no other size or alignment compiles again.
+  void load(const Gpu& gpu) const {
+    if (is_on(gpu)) return;
+    std::future<void> other = std::async([&] { narrow.on(gpu); });
+    wide.on(gpu);
+    other.get();
+  }
 };
 
 namespace {
@@ -136,6 +144,7 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   for (std::size_t i = 0; i < found.fields.size(); ++i)
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
+  if (!found.code(wide).is_on(gpu)) found.load(gpu);
   found.code(wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
                           wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
 }
@@ -150,22 +159,18 @@ bool CudaKernel::gives_param_gradients() const {
                      [](const Buffer& buffer) { return buffer.holds == Holds::grad_param; });
 }
 
-const CudaCode& CudaKernel::code(const PlanRun& run, const Gpu& gpu) const {
-  return variant(run).code(can_be_wide(run, gpu, true));
-}
-
 void CudaKernel::prepare(const PlanRun& run) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   std::future<void> sums;  // beside the kernel itself
   if (gives_param_gradients()) sums = std::async([&] { cuda_.sums().on(gpu); });
-  code(run, gpu).on(gpu);
+  variant(run).load(gpu);
   if (sums.valid()) sums.get();
 }
 
 bool CudaKernel::is_ready(const PlanRun& run) const {
   if (run.elements == 0) return true;
   const Gpu& gpu = cuda_.driver.gpu(run.device);
-  return code(run, gpu).is_on(gpu) && (!gives_param_gradients() || cuda_.sums().is_on(gpu));
+  return variant(run).is_on(gpu) && (!gives_param_gradients() || cuda_.sums().is_on(gpu));
 }
 
 std::int64_t CudaKernel::elements_of_sums(const ParamGradients& gradients, bool wide) const {
@@ -241,14 +246,13 @@ void CudaKernel::run_backward(PlanRun run, const ParamGradients& gradients, cons
 std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   const Variant& found = variant(run);
   const Gpu& gpu = cuda_.driver.gpu(run.device);
+  found.load(gpu);
   const auto figures_of = [&](bool wide) {
     const CudaFunction& function = found.code(wide).on(gpu).front();
     return CudaFigures{wide ? cuda_wide : cuda_narrow, wide ? options_.threads : options_.narrow_threads,
                        function.registers, function.local_bytes, function.shared_bytes};
   };
-  std::future<CudaFigures> narrow = std::async([&] { return figures_of(false); });
-  const CudaFigures wide = figures_of(true);
-  return {wide, narrow.get()};
+  return {figures_of(true), figures_of(false)};
 }
 
 }  // namespace flexsn

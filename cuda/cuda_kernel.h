@@ -17,10 +17,9 @@ struct CudaChoice {
   CudaEntry entry = CudaEntry::automatic;  ///< wide: where memory lies for it
 };
 
-/// One kernel may run from several threads and on several devices at once. Each entry of each variant of it
-/// is compiled once, when a run first needs it: most sizes of a neuron need the same one, and both take twice
-/// as long. Runs are queued, nothing is waited for; a run is legal while its stream is captured, and a
-/// captured run may be repeated while the kernel lives.
+/// One kernel may run from several threads and on several devices at once; each variant of it is compiled
+/// once. Runs are queued, nothing is waited for; a run is legal while its stream is captured, and a captured
+/// run may be repeated while the kernel lives.
 class CudaKernel : public Executable {
  public:
   /// Object code is looked for and left in `store`. `cuda` must outlive this.
@@ -43,8 +42,6 @@ class CudaKernel : public Executable {
  private:
   struct Variant;
   const Variant& variant(const PlanRun& run) const;
-  /// That of the entry which a run will use, as far as it can be said before memory for sums is given.
-  const CudaCode& code(const PlanRun& run, const Gpu& gpu) const;
   bool gives_param_gradients() const;
   /// `by_block`: sums are written for each block of elements, so how their memory lies does not matter.
   bool can_be_wide(const PlanRun& run, const Gpu& gpu, bool by_block) const;

@@ -39,8 +39,7 @@ class Executable {
   /// Makes the code that `run` needs, which need not have its data yet: `to_come` says that a buffer will be
   /// there.
   virtual void prepare(const PlanRun&) const {}
-  /// Would `run` start without waiting for a compiler that takes long? Where memory for sums is still to
-  /// come, as far as can be said.
+  /// Would `run` start without waiting for a compiler that takes long?
   virtual bool is_ready(const PlanRun&) const { return true; }
   /// The same as run(), and sums of parameter gradients with the bits of store_param_gradient; what `run` has
   /// for their buffers is not used.
@@ -50,7 +49,7 @@ class Executable {
                                      Scratch whose = Scratch::this_plan) const;
 };
 
-/// A buffer of a run that is prepared, of any size and alignment.
+/// A buffer of a run that is prepared.
 Bound to_come();
 
 /// Prepares a run and backward, which will follow it, side by side; `has` says which of its buffers backward
