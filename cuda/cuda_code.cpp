@@ -16,6 +16,11 @@ constexpr int attribute_shared_bytes = 1, attribute_local_bytes = 3, attribute_r
 constexpr int jit_error_log = 5, jit_error_log_bytes = 6;
 constexpr std::int64_t most_blocks = 0x7fffffff;
 
+/// What a driver says of object code that it does not take.
+struct Refused {
+  std::string why, log;
+};
+
 /// Code on a device until the end of the scope, unless somebody takes it.
 struct Module {
   const Driver& driver;
@@ -84,11 +89,7 @@ void CudaCode::link(const Gpu& gpu, const std::string& object, Loaded& loaded) c
   if (const int result = driver.cuModuleLoadDataEx(&module.handle, object.c_str(), options.size(),
                                                    options.data(), values.data());
       result != 0)
-    throw UserError(join("the CUDA driver could not load a kernel that ", cuda_.nvrtc.version(), " made for ",
-                         cuda_.nvrtc.architecture(gpu.capability), " on ", gpu.name, ": ",
-                         cuda_.driver.error_text(result),
-                         "; a driver must not be older than NVRTC; the text is ", left_for_reading(text_),
-                         log[0] ? "\n" : "", log.data()));
+    throw Refused{cuda_.driver.error_text(result), log.data()};
   std::vector<CudaFunction> functions;
   for (const std::string& entry : entries_) {
     CudaFunction& function = functions.emplace_back();
@@ -119,8 +120,18 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
     if (!place) place = std::make_unique<Object>();
     object = place.get();
   }
+  const auto link_made = [&](const std::string& made) {
+    try {
+      link(gpu, made, loaded);
+    } catch (const Refused& refused) {
+      user_error("the CUDA driver could not load a kernel that ", cuda_.nvrtc.version(), " made for ",
+                 architecture, " on ", gpu.name, ": ", refused.why,
+                 "; a driver must not be older than NVRTC; the text is ", left_for_reading(text_),
+                 refused.log.empty() ? "" : "\n", refused.log);
+    }
+  };
   const std::lock_guard lock(object->mutex);
-  if (!object->bytes.empty()) return link(gpu, object->bytes, loaded);
+  if (!object->bytes.empty()) return link_made(object->bytes);
   std::string key = join("flexsn ", version(), ", ", cuda_.nvrtc.version(), ", ", architecture);
   for (const char* option : cuda_compile_options) key += join(" ", option);
   key += "\n" + text_;
@@ -130,11 +141,12 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
       link(gpu, *stored, loaded);
       object->bytes = std::move(*stored);
       return;
-    } catch (const UserError&) {
+    } catch (const Refused&) {
+    } catch (const UserError&) {  // it lacks an entry
     }
   }
   std::string made = cuda_.nvrtc.compile(text_, architecture);
-  link(gpu, made, loaded);
+  link_made(made);
   store_.save("cubin", key, made);
   object->bytes = std::move(made);
 }

@@ -99,7 +99,8 @@ std::string first_lines(std::string log) {
 
 std::string left_for_reading(const std::string& text) {
   std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "flexsn-XXXXXX.cu").string();
+  const std::filesystem::path chosen = std::filesystem::temp_directory_path(error);
+  std::string path = ((error ? "/tmp" : chosen) / "flexsn-XXXXXX.cu").string();
   const int file = mkstemps(path.data(), 3);
   if (file < 0) return "(it could not be written to a temporary file)";
   std::size_t written = 0;

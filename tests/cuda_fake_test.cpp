@@ -40,6 +40,21 @@ class TemporaryStore {
   const Store store;
 };
 
+/// The folder for temporary files, until the end of the scope.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::filesystem::create_directory(path);
+    setenv("TMPDIR", path.c_str(), 1);
+  }
+  ~TemporaryFolder() {
+    before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
+    std::filesystem::remove_all(path);
+  }
+
+  const std::string before = getenv("TMPDIR") == nullptr ? "" : getenv("TMPDIR");
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / join("flexsn_texts_", getpid());
+};
+
 class CudaFake : public testing::Test {
  protected:
   void SetUp() override {
@@ -251,12 +266,14 @@ TEST_F(CudaFake, CodeOnDiskThatDoesNotLoadIsMadeAgain) {
   key += "\n" + text;
   const std::optional<std::string> good = temporary.store.load("cubin", key);
   ASSERT_TRUE(good.has_value());
+  const TemporaryFolder texts;
   for (const char* bad : {"garbage", "object of something else"}) {
     ASSERT_TRUE(temporary.store.save("cubin", key, bad));
     EXPECT_EQ(load(), 1u);
     EXPECT_EQ(temporary.store.load("cubin", key), good);
   }
   EXPECT_EQ(fake_->compiled.size(), 3u);
+  EXPECT_TRUE(std::filesystem::is_empty(texts.path)) << "a text is left for who is told of it";
 }
 
 TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {
