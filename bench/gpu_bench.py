@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -332,11 +333,20 @@ def parameters(table: Table) -> None:
     table.at_most(work, 1.15, ms / plain, "x", ms=ms, plain_ms=plain)
 
 
-def limits(core, states: int, x: torch.Tensor, kernels: tuple[str, ...]) -> str:
-    """What `explain` says that these kernels wait for: memory, or arithmetic where that holds one of them."""
+LIMIT = re.compile(r"about (\d+) instructions for ([\d.]+) bytes: (\w+) is the limit .* has time for ([\d.]+) a byte")
+
+
+def limits(core, states: int, x: torch.Tensor, kernels: tuple[str, ...]) -> tuple[str, float]:
+    """What `explain` says that these kernels wait for: memory, or arithmetic where that holds one of them; and the
+    bytes that memory would move for each element and step in the time that they need by its figures."""
     lines = flexsn.explain(flexsn.FlexSN(core, num_states=states), inputs=x).text.splitlines()
     about = [b for a, b in zip(lines, lines[1:]) if a.strip().startswith(tuple(k + ":" for k in kernels))]
-    return "arithmetic" if any("arithmetic is the limit" in line for line in about) else "memory"
+    limit, moved = "memory", 0.0
+    for line in about:
+        instructions, size, which, a_byte = LIMIT.search(line).groups()
+        limit = which if which == "arithmetic" else limit
+        moved += max(float(size), int(instructions) / float(a_byte))
+    return limit, moved
 
 
 def other_neurons(table: Table, bandwidth: float) -> None:
@@ -348,9 +358,14 @@ def other_neurons(table: Table, bandwidth: float) -> None:
             ("training", 5, training(call, x, grad)),
         ):
             ms = by_replay(run)
-            limit = limits(core, states, x, ("forward", "backward") if passes == 5 else ("inference_final_state",))
-            work = f"{core.__name__} {what} 16 x 1048576, of {passes} passes; {limit} is the limit"
+            kernels = ("forward", "backward") if passes == 5 else ("inference_final_state",)
+            limit, moved = limits(core, states, x, kernels)
+            name = f"{core.__name__} {what} 16 x 1048576"
+            work = f"{name}, of {passes} passes; {limit} is the limit"
             table.at_least(work, 0.75 if limit == "memory" else None, passes * pass_ms / ms, ms=ms)
+            if limit == "arithmetic":
+                explained = x.numel() * moved / bandwidth * 1e3
+                table.at_least(f"{name}, of its instructions' time by explain", 0.75, explained / ms, ms=ms)
 
 
 FIRST_CALL = """
