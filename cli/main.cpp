@@ -135,7 +135,8 @@ class Arguments {
            "Most bytes kept from forward to backward per element and\nstep, inputs that are read again "
            "included");
       text(sub, "--costs", request.costs, "MODEL",
-           "What arithmetic costs beside memory: cpu (default, of export gpu),\ngpu or bytes (nothing)");
+           "What arithmetic costs beside memory: cpu (default; of code for a\nGPU gpu), gpu or bytes "
+           "(nothing)");
       text(sub, "--save", request.save, "HOW", "automatic (default), everything, per_step or rebuild");
       text(sub, "--segment", request.segment, "STEPS", "Steps between checkpoints, a power of two");
       sub.add_flag("--sequences", request.sequences, "Forward gives every state, not only the last");

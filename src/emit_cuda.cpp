@@ -55,8 +55,10 @@ class ModuleEmitter {
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
     const int blocks = std::min(options.resident_threads / options.threads, most_blocks);
-    module.wide_entry = entry(cuda_wide, options.vector, options.threads, blocks, "false");
-    module.narrow_entry = entry(cuda_narrow, 1, options.narrow_threads, 0, "true");
+    module.wide_entry = entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.",
+                              options.vector, options.threads, blocks, "false");
+    module.narrow_entry =
+        entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads, 0, "true");
     return module;
   }
 
@@ -163,6 +165,7 @@ class ModuleEmitter {
   // ---- entries ---------------------------------------------------------------------------------------
 
   void block() {
+    lines_.line("// The elements of a block. `ahead`: rows of later segments are loaded early.");
     lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
     if (plan_.reverse)
@@ -194,9 +197,10 @@ class ModuleEmitter {
     lines_.gap();
   }
 
-  static std::string entry(std::string_view name, int vector, int threads, int blocks,
-                           std::string_view ahead) {
+  static std::string entry(std::string_view name, std::string_view comment, int vector, int threads,
+                           int blocks, std::string_view ahead) {
     CudaLines lines;
+    lines.line("// ", comment);
     const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
     lines.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
                "(const __grid_constant__ Run run) {");
