@@ -115,6 +115,11 @@ class Parser {
     return constant_bits(graph_, type, literal_bits(at, type, number)).id;
   }
 
+  static std::string untyped(const std::string& number) {
+    const char* type = read_literal(Type::b1, number) ? "bool" : "f32";
+    return join("cannot tell the type of '", number, "'; write ", type, "(", number, ")");
+  }
+
   std::uint64_t literal_bits(const Token& at, Type type, const std::string& number) const {
     if (const std::optional<std::uint64_t> bits = read_literal(type, number)) return *bits;
     fail_at(at, join("'", number, "' does not fit ", name_of(type), "; write ",
@@ -261,10 +266,13 @@ class Parser {
     define(named, value, node.id);
   }
 
-  double plain_number() {
+  /// true and false are 1 and 0 to a bool.
+  double plain_number(Mem mem = Mem::f64) {
     if (!at_literal()) fail(join("expected a number, found ", found(), "; write it like 0.5, 1e-3 or inf"));
     const Token at = token_;
-    return number_of(Type::f64, literal_bits(at, Type::f64, number_text()));
+    const std::string number = number_text();
+    const Type type = mem == Mem::b8 && read_literal(Type::b1, number) ? Type::b1 : Type::f64;
+    return number_of(type, literal_bits(at, type, number));
   }
 
   void initial(Argument& argument) {
@@ -272,7 +280,7 @@ class Parser {
       fail("only a state (initial value) or a param (default) can have '='");
     if (argument.has_default || argument.initial != 0) fail("a value is given twice; write one '='");
     const Token at = take();
-    argument.initial = plain_number();
+    argument.initial = plain_number(argument.mem);
     argument.has_default = argument.role == Role::param;
     check_default(at, argument);
   }
@@ -368,9 +376,7 @@ class Parser {
       known = graph_.at(written.value).type;
     else if (written.typed)
       known = written.typed;
-    if (!known)
-      fail_at(written.token,
-              join("cannot tell the type of '", written.number, "'; write f32(", written.number, ")"));
+    if (!known) fail_at(written.token, untyped(written.number));
     result.value =
         written.value != no_id ? written.value : constant_id(written.token, *known, written.number);
     if (result.gives == Gives::output) {
@@ -445,9 +451,7 @@ class Parser {
         const std::optional<Type> type = written.typed        ? written.typed
                                          : i < first_variable ? type_of(sig.first, Type::f32)
                                                               : t;
-        if (!type)
-          fail_at(written.token,
-                  join("cannot tell the type of '", written.number, "'; write f32(", written.number, ")"));
+        if (!type) fail_at(written.token, untyped(written.number));
         node.operands[i] = constant_id(written.token, *type, written.number);
       } else {
         node.operands[i] = written.value;

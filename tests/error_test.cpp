@@ -176,6 +176,10 @@ const std::vector<Bad>& bad_texts() {
       // Results.
       {"neuron a {|output z|}", "bad.fsn:2:9: ", {"expected '='", "output z = %s"}},
       {"neuron a {|output z = 1|}", "bad.fsn:2:12: ", {"cannot tell the type of '1'", "write f32(1)"}},
+      {"neuron a {|output z = true|}",
+       "bad.fsn:2:12: ",
+       {"cannot tell the type of 'true'", "write bool(true)"}},
+      {"neuron a {|state v : f32 = true|}", "bad.fsn:2:17: ", {"'true' does not fit f64"}},
       {"neuron a {|output z = %h|}", "bad.fsn:2:12: ", {"unknown value %h"}},
       {"neuron a {|output z = f32(1) : f64|}",
        "(bad.fsn:2)",

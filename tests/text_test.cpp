@@ -422,6 +422,13 @@ TEST(Text, LiteralsTakeTheTypeBesideThem) {
   }
 }
 
+TEST(Text, ABoolStateMayStartAtAWord) {
+  for (const auto& [start, value] : {std::pair("true", 1.0), {"false", 0.0}, {"1", 1.0}}) {
+    const std::string text = std::string("state s : bool = ") + start + "\nnext s = %s";
+    EXPECT_EQ(legal(neuron_of(text)).arguments[0].initial, value) << start;
+  }
+}
+
 TEST(Text, EveryRowHasAText) {
   constexpr Mem memory[] = {Mem::f32, Mem::f64, Mem::i32, Mem::b8};
   for (Op op : all_ops()) {
