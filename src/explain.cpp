@@ -483,11 +483,17 @@ class Explainer {
       } catch (const UserError& error) {
         unknown_ = error.what();
       }
-    if (gpu.bytes > 0)
-      gpu_ += join("\n    about ", gpu.instructions, " instructions for ", decimal(gpu.bytes),
-                   " bytes: ", gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
-                   " is the limit where ", present ? "the device" : "an H200", " has time for ",
-                   decimal(instructions_a_byte), " a byte");
+    if (gpu.bytes > 0 && out_.elements > 0) {
+      // A warp for each of a multiprocessor's four schedulers waits more than it computes or loads.
+      const std::int64_t few = std::int64_t{128} * device().multiprocessors;
+      const std::string_view where = present ? "the device" : "an H200";
+      gpu_ += join("\n    about ", gpu.instructions, " instructions for ", decimal(gpu.bytes), " bytes: ");
+      gpu_ += out_.elements < few
+                  ? join("waiting is the limit where ", where, " has time for ", few, " elements at once")
+                  : join(gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
+                         " is the limit where ", where, " has time for ", decimal(instructions_a_byte),
+                         " a byte");
+    }
     gpu_ += "\n";
   }
 

@@ -122,6 +122,20 @@ TEST(CudaExplained, RowsThatAreLoadedEarlyNeedRegisters) {
   EXPECT_EQ(brief.narrow_registers(), brief.registers() / 2 + 8) << "two sets of rows take turns";
 }
 
+TEST(CudaExplained, FewElementsWait) {
+  const auto limit = [](std::int64_t elements) {
+    ExplainOptions options{.elements = elements};
+    options.training.costs = cost_model_named("gpu");
+    const std::string text = explain(neuron_named("lif"), options).text;
+    const std::size_t end = text.find(" is the limit where ");
+    return end == text.npos ? "none"
+                            : text.substr(text.rfind(' ', end - 1) + 1, end - text.rfind(' ', end - 1) - 1);
+  };
+  EXPECT_EQ(limit(0), "none");
+  EXPECT_EQ(limit(1000), "waiting");
+  EXPECT_EQ(limit(1 << 20), "memory");
+}
+
 TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
   ExplainOptions options{.steps = 8, .elements = 1 << 22};
   options.training.costs = cost_model_named("gpu");
