@@ -144,7 +144,7 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   for (std::size_t i = 0; i < found.fields.size(); ++i)
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
-  if (!found.code(wide).is_on(gpu)) found.load(gpu);
+  found.load(gpu);
   found.code(wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
                           wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
 }
