@@ -82,8 +82,8 @@ CudaShape cuda_shape(const Plan& plan) {
   shape.registers_at_once += std::max(alive_at_once(plan.step.graph), rebuilding);
   shape.ops = ops_a_step(plan.step.graph) + (plan.rebuild ? ops_a_step(plan.rebuild->graph) : 0);
   shape.work = work_a_step(plan.step.graph) + (plan.rebuild ? work_a_step(plan.rebuild->graph) : 0);
-  shape.instructions =
-      shape.work * 6 / 5;  // as counted on an H200: loads, stores and addresses are a fifth on top
+  // As counted on an H200: loads, stores and addresses are a fifth on top.
+  shape.instructions = shape.work * 6 / 5;
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
