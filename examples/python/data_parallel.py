@@ -10,6 +10,10 @@ import argparse
 import os
 
 import torch
+
+# Imported while a process group exists, as DistributedDataParallel would, it keeps that group to the
+# end of the process, and a thread of gloo that still holds a tensor then aborts it. So it comes first.
+import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -62,6 +66,7 @@ def main() -> None:
     if processes > 1:
         everyones = [torch.empty_like(weights) for _ in range(processes)]
         dist.all_gather(everyones, weights)
+        del trained  # it holds the group, whose threads end with the last that does
         dist.destroy_process_group()
     else:
         everyones = [weights]
