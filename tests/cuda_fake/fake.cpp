@@ -163,10 +163,12 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 
 int cuThreadExchangeStreamCaptureMode(int* mode) {
-  const bool back = *mode != relaxed;
-  if (back) capture_mode = *mode;  // even where it fails: tests share a thread
+  if (*mode != relaxed) {  // what is undone at the end of a scope, where a failure has nobody to be told
+    capture_mode = *mode;
+    return 0;
+  }
   ENTER(cuThreadExchangeStreamCaptureMode);
-  if (!back) std::swap(*mode, capture_mode);
+  std::swap(*mode, capture_mode);
   return 0;
 }
 
