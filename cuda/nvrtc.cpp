@@ -35,7 +35,8 @@ struct Nvrtc::Opened {
 #undef FUNCTION
   const char* (*nvrtcGetErrorString)(int error) = nullptr;
   std::string version;
-  std::vector<int> capabilities;  ///< that it makes code for, ascending
+  std::vector<int> capabilities;     ///< that it makes code for, ascending
+  std::vector<const char*> options;  ///< of every compilation
 
   void check(int result, const char* what) const {
     if (result != 0) user_error(version, " could not ", what, ": ", nvrtcGetErrorString(result));
@@ -141,6 +142,7 @@ const Nvrtc::Opened& Nvrtc::opened() const {
   int major = 0, minor = 0, count = 0;
   made->check(made->nvrtcVersion(&major, &minor), "tell its version");
   made->version = join("NVRTC ", major, ".", minor);
+  made->options = cuda_compile_options_of(major, minor);
   made->check(made->nvrtcGetNumSupportedArchs(&count), "tell what it compiles for");
   made->capabilities.resize(static_cast<std::size_t>(count));
   made->check(made->nvrtcGetSupportedArchs(made->capabilities.data()), "tell what it compiles for");
@@ -175,7 +177,7 @@ std::string Nvrtc::compile(const std::string& text, const std::string& architect
   nvrtc.check(nvrtc.nvrtcCreateProgram(&program.handle, text.c_str(), "flexsn.cu", 0, nullptr, nullptr),
               "take a text");
   const std::string wanted = "--gpu-architecture=" + architecture;
-  std::vector<const char*> options(std::begin(cuda_compile_options), std::end(cuda_compile_options));
+  std::vector<const char*> options = nvrtc.options;
   options.push_back(wanted.c_str());
   const int result =
       nvrtc.nvrtcCompileProgram(program.handle, static_cast<int>(options.size()), options.data());

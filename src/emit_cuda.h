@@ -86,5 +86,7 @@ bool cuda_reduces_whole(std::int64_t n, std::int64_t inner, std::int64_t tail);
 /// What NVRTC is given beside the text and the architecture, so that every operation rounds as written.
 inline constexpr const char* cuda_compile_options[] = {"--fmad=false", "--std=c++17", "--prec-div=true",
                                                        "--prec-sqrt=true", "--ftz=false"};
+/// The same and what else a version of NVRTC knows that changes no bit of the object code.
+std::vector<const char*> cuda_compile_options_of(int nvrtc_major, int nvrtc_minor);
 
 }  // namespace flexsn

@@ -281,13 +281,27 @@ TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {
   CudaKernel(lif_plan(), cuda, no_store).run(run_of(lif_plan(), 3, 1000));
   ASSERT_EQ(fake_->compiled.size(), 2u);
   EXPECT_EQ(fake_->compiled[0],
-            "--fmad=false --std=c++17 --prec-div=true --prec-sqrt=true --ftz=false "
+            "--fmad=false --std=c++17 --prec-div=true --prec-sqrt=true --ftz=false --minimal "
             "--gpu-architecture=compute_100");
   EXPECT_EQ(cuda.nvrtc.architecture(90), "sm_90");
   EXPECT_EQ(cuda.nvrtc.architecture(87), "compute_86");
   EXPECT_EQ(error([&] { cuda.nvrtc.architecture(70); }),
             "NVRTC 13.0 compiles for devices of capability 7.5 and newer, but this one has 7.0; use an older "
             "NVRTC (FLEXSN_NVRTC names its library)");
+}
+
+TEST_F(CudaFake, ACompilerIsGivenOnlyOptionsThatItKnows) {
+  const auto compiled_by = [&](int major, int minor) {
+    fake_->nvrtc_major = major;
+    fake_->nvrtc_minor = minor;
+    const Cuda cuda(library, library, no_store);
+    cuda.nvrtc.compile("flexsn_wide", "sm_90");
+    return fake_->compiled.back().find(" --minimal ") != std::string::npos;
+  };
+  for (const auto& [major, minor] : {std::pair(11, 8), std::pair(12, 3)})
+    EXPECT_FALSE(compiled_by(major, minor)) << major << "." << minor;
+  for (const auto& [major, minor] : {std::pair(12, 4), std::pair(12, 9), std::pair(13, 0)})
+    EXPECT_TRUE(compiled_by(major, minor)) << major << "." << minor;
 }
 
 TEST_F(CudaFake, EachDeviceHasItsCodeAndEachArchitectureIsCompiledOnce) {

@@ -42,7 +42,9 @@ class Nvrtc {
             "nvrtcCreateProgram")(&program, text.c_str(), "kernel.cu", 0, nullptr, nullptr) != 0)
       return {false, "no program", ""};
     const std::string arch = "--gpu-architecture=" + architecture;
-    std::vector<const char*> options(std::begin(cuda_compile_options), std::end(cuda_compile_options));
+    int major = 0, minor = 0;
+    function<int(int*, int*)>("nvrtcVersion")(&major, &minor);
+    std::vector<const char*> options = cuda_compile_options_of(major, minor);
     options.push_back(arch.c_str());
     if (verbose) options.push_back("--ptxas-options=-v");
     result.fine = function<int(void*, int, const char* const*)>("nvrtcCompileProgram")(
