@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -333,19 +332,15 @@ def parameters(table: Table) -> None:
     table.at_most(work, 1.15, ms / plain, "x", ms=ms, plain_ms=plain)
 
 
-LIMIT = re.compile(r"about (\d+) instructions for ([\d.]+) bytes: (\w+) is the limit .* has time for ([\d.]+) a byte")
-
-
 def limits(core, states: int, x: torch.Tensor, kernels: tuple[str, ...]) -> tuple[str, float]:
     """What `explain` says that these kernels wait for: memory, or arithmetic where that holds one of them; and the
     bytes that memory would move for each element and step in the time that they need by its figures."""
-    lines = flexsn.explain(flexsn.FlexSN(core, num_states=states), inputs=x).text.splitlines()
-    about = [b for a, b in zip(lines, lines[1:]) if a.strip().startswith(tuple(k + ":" for k in kernels))]
+    told = flexsn.explain(flexsn.FlexSN(core, num_states=states), inputs=x).numbers
     limit, moved = "memory", 0.0
-    for line in about:
-        instructions, size, which, a_byte = LIMIT.search(line).groups()
-        limit = which if which == "arithmetic" else limit
-        moved += max(float(size), int(instructions) / float(a_byte))
+    for kernel in kernels:
+        share = told[f"instructions_of_{kernel}"] / told[f"most_instructions_of_{kernel}"]
+        limit = "arithmetic" if share > 1 else limit
+        moved += told[f"bytes_for_each_step_of_{kernel}"] * max(1.0, share)
     return limit, moved
 
 

@@ -189,6 +189,14 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
       note("steps_between_checkpoints", found.segment);
       note("bytes_kept_alive", found.kept_alive);
     }
+    for (const GpuKernel& kernel : found.gpu) {
+      note("elements_a_thread_of_" + kernel.kernel, kernel.elements_a_thread);
+      note("threads_a_block_of_" + kernel.kernel, kernel.threads_a_block);
+      note("steps_at_once_of_" + kernel.kernel, kernel.steps_at_once);
+      note("bytes_for_each_step_of_" + kernel.kernel, kernel.bytes);
+      note("instructions_of_" + kernel.kernel, kernel.instructions);
+      note("most_instructions_of_" + kernel.kernel, kernel.most_instructions);
+    }
     Strings saved;
     for (const SavedValue& value : found.saved) saved.push_back(join(value.name, ": ", value.reason));
     return std::make_tuple(found.text, found.untrainable, numbers, saved, found.recomputed);

@@ -133,6 +133,7 @@ class Explanation:
     refused: bool
     """Is a call that wants gradients an error? Else it runs without them."""
     numbers: dict[str, float]
+    """Figures of the text by name; for "cuda" also how each kernel is cut and what limits it."""
     saved: list[str]
     recomputed: list[str]
     text: str = field(repr=False)

@@ -133,7 +133,12 @@ def test_explain_speaks_of_a_gpu_where_it_is_asked_to():
     found = flexsn.explain(plain, T=8, shape=(64,), num_states=1, device="cuda")
     assert "on a GPU" in found.text and " is the limit where " in found.text
     assert "1 element a thread (there would be few blocks)" in found.text
-    assert "on a GPU" not in flexsn.explain(plain, T=8, shape=(64,), num_states=1).text
+    for kernel in ("inference_final_state", "forward", "backward"):
+        assert found.numbers[f"elements_a_thread_of_{kernel}"] == 1
+        share = found.numbers[f"instructions_of_{kernel}"] / found.numbers[f"most_instructions_of_{kernel}"]
+        assert 0 < share < 1, "memory is the limit of a plain neuron"
+    here = flexsn.explain(plain, T=8, shape=(64,), num_states=1)
+    assert "on a GPU" not in here.text and "instructions_of_forward" not in here.numbers
     with pytest.raises(ValueError, match='device must be "cpu" or "cuda", found mps'):
         flexsn.explain(plain, num_states=1, device="mps")
 
