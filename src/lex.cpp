@@ -66,9 +66,9 @@ Token Lexer::next() {
   if (position_ >= text_.size()) return token;
   const char c = peek();
   const std::size_t start = position_;
-  if (c == '\n') {
+  if (c == '\n' || c == ';') {
     step();
-    return {TokenKind::line_end, "end of line", token.line, token.column};
+    return {TokenKind::statement_end, c == '\n' ? "end of line" : ";", token.line, token.column};
   }
   if (c == '"') return string_token(token);
   if (is_letter(c)) {

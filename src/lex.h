@@ -5,7 +5,7 @@
 
 namespace flexsn {
 
-enum class TokenKind { word, number, string, symbol, line_end, text_end };
+enum class TokenKind { word, number, string, symbol, statement_end, text_end };
 
 struct Token {
   TokenKind kind = TokenKind::text_end;

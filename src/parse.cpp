@@ -1,5 +1,5 @@
-// The reader of `.fsn`. Statements end with the line, so one pass over the tokens with one token of
-// look-ahead is enough; every error names the place, what was found, and what to write instead.
+// The reader of `.fsn`. Statements end with the line or a semicolon, so one pass over the tokens with one
+// token of look-ahead is enough; every error names the place, what was found, and what to write instead.
 #include <set>
 
 #include "environment.h"
@@ -46,8 +46,9 @@ class Parser {
       if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
       statement();
       if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
-      if (token_.kind != TokenKind::line_end && !is_symbol("}"))
-        fail(join("expected the end of the line, found ", found(), "; write one statement a line"));
+      if (token_.kind != TokenKind::statement_end && !is_symbol("}"))
+        fail(join("expected the end of the line, found ", found(),
+                  "; write one statement a line, or ; between them"));
     }
     take();
     skip_lines();
@@ -65,14 +66,15 @@ class Parser {
     return old;
   }
   void skip_lines() {
-    while (token_.kind == TokenKind::line_end) take();
+    while (token_.kind == TokenKind::statement_end) take();
   }
   bool is_symbol(std::string_view text) const {
     return token_.kind == TokenKind::symbol && token_.text == text;
   }
   bool is_word(std::string_view text) const { return token_.kind == TokenKind::word && token_.text == text; }
   std::string found() const {
-    if (token_.kind == TokenKind::line_end || token_.kind == TokenKind::text_end) return "the " + token_.text;
+    const bool in_words = token_.kind == TokenKind::statement_end && token_.text != ";";
+    if (in_words || token_.kind == TokenKind::text_end) return "the " + token_.text;
     return "'" + token_.text + "'";
   }
   [[noreturn]] void fail_at(const Token& token, const std::string& message) const {
@@ -403,7 +405,7 @@ class Parser {
                              "; `flexsn list ops` shows all"));
     const Row& row = row_of(*op);
     std::vector<Written> operands;
-    if (token_.kind != TokenKind::line_end && token_.kind != TokenKind::text_end && !is_symbol(":") &&
+    if (token_.kind != TokenKind::statement_end && token_.kind != TokenKind::text_end && !is_symbol(":") &&
         !is_symbol("@") && !is_symbol("}")) {
       operands.push_back(operand());
       while (is_symbol(",")) {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "environment.h"
 #include "error.h"
 #include "lex.h"
 #include "literal.h"
@@ -61,12 +62,12 @@ class Printer {
     out_ << "neuron";
     if (style_.names && !graph_.name.empty()) out_ << ' ' << name_text(graph_.name);
     if (graph_.expanded) out_ << " expanded";
-    out_ << " {\n";
+    out_ << (style_.lines ? " {\n" : " { ");
     for (int index : argument_order(graph_)) print_argument(graph_.arguments[index]);
     const std::vector<bool> once = hoistable(graph_);
     for (Id id : ops_) print_node(id, once[id]);
     for (int index : result_order(graph_)) print_result(graph_.results[index]);
-    out_ << "}\n";
+    out_ << (style_.lines ? "}\n" : "}");
     return out_.str();
   }
 
@@ -89,7 +90,8 @@ class Printer {
     for (Id id : ops_) choose(id, graph_.debug_at(id).name);
   }
 
-  std::string indent() const { return style_.names ? "  " : ""; }
+  std::string indent() const { return style_.names && style_.lines ? "  " : ""; }
+  void end_statement() { out_ << (style_.lines ? "\n" : "; "); }
 
   std::string value_text(Id id) const {
     const Node& node = graph_.at(id);
@@ -119,7 +121,7 @@ class Printer {
              << literal(Type::f64, bits_of(Type::f64, argument.range.high)) << ']';
     }
     print_location(argument.location);
-    out_ << '\n';
+    end_statement();
   }
 
   std::string output_text(int index) const {
@@ -151,8 +153,8 @@ class Printer {
     }
     if (style_.names) out_ << " : " << name_of(node.type);
     print_location(graph_.debug[id].location);
-    if (style_.names && once) out_ << "  # once a call";
-    out_ << '\n';
+    if (style_.names && style_.lines && once) out_ << "  # once a call";
+    end_statement();
   }
 
   void print_result(const Result& result) {
@@ -166,7 +168,7 @@ class Printer {
     out_ << " = " << value_text(result.value);
     if (result.gives == Gives::output) out_ << " : " << name_of(result.mem);
     print_location(result.location);
-    out_ << '\n';
+    end_statement();
   }
 
   const Graph& graph_;
@@ -179,8 +181,11 @@ class Printer {
 
 }  // namespace
 
-std::string print(const Graph& graph, PrintStyle style) { return Printer(graph, style).text(); }
+std::string print(const Graph& graph, PrintStyle style) {
+  const IeeeEnvironment environment;  // constants may be subnormal
+  return Printer(graph, style).text();
+}
 
-std::string canonical(const Graph& graph) { return Printer(graph, {.names = false}).text(); }
+std::string canonical(const Graph& graph) { return print(graph, {.names = false}); }
 
 }  // namespace flexsn

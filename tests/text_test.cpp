@@ -50,6 +50,11 @@ void expect_round_trip(const Graph& graph) {
   // Read back, a statement without a location has that of the text, so the comparison starts from there.
   const std::string located = print(again, with_locations);
   EXPECT_EQ(print(legal(located), with_locations), located);
+  for (const bool names : {true, false}) {
+    const std::string line = print(graph, {.names = names, .lines = false});
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+    EXPECT_EQ(names ? print(legal(line)) : canonical(legal(line)), names ? text : identity);
+  }
 }
 
 std::string neuron_of(const std::string& statements) { return "neuron n {\n" + statements + "\n}\n"; }
@@ -374,16 +379,19 @@ TEST(Text, HandWritingIsUnderstood) {
   const std::string plain =
       neuron_of("input x : f32\nstate v : f32\n%h = add %x, %v\noutput z = %h\nnext %v = %h");
   const std::string expected = canonical(legal(plain));
-  std::string crlf, tabs, old_blanks;
+  std::string crlf, tabs, old_blanks, one_line;
   for (char c : plain) {
     crlf += c == '\n' ? "\r\n" : std::string(1, c);
     tabs += c == ' ' ? "\t " : std::string(1, c);
+    one_line += c == '\n' ? ';' : c;
     old_blanks += c == '\n' ? "  # comment with { } % \" \\ µ\n\n   \n" : std::string(1, c);
   }
   const std::vector<std::string> ways = {
       crlf,
       tabs,
       old_blanks,
+      one_line,
+      "neuron n {;; input x : f32;state v : f32 ;\n; %h = add %x, %v; output z = %h; next v = %h } # ; }",
       "\xef\xbb\xbf" + plain,
       plain.substr(0, plain.size() - 1),
       "neuron n{ input x:f32\nstate v:f32\n%h=add %x,%v\noutput z=%h\nnext v=%h}",

@@ -116,7 +116,7 @@ class Importer : public AtenCall {
   std::string text() {
     verify(graph_);
     const Graph simple = verified(simplify(graph_), "simplify");
-    return print(simple, {.names = false, .locations = false});
+    return print(simple, {.names = false, .lines = false});
   }
 
  private:

@@ -81,7 +81,7 @@ def _named_for_compilers(trace: Trace) -> Trace:
     """The trace with what shapes its saved tensors have in its text: torch keeps compiled code on disk by the
     text, also for the next flexsn, whose kernels may save something else."""
     with modes_off():
-        return replace(trace, text=f"{trace.text}# flexsn {ops.version()} saves {ops.saved(trace.text)}\n")
+        return replace(trace, text=f"{trace.text} # flexsn {ops.version()} saves {ops.saved(trace.text)}")
 
 
 @torch.compiler.assume_constant_result

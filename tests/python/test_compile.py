@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 from cores import hard, soft, two_in_three_states
-from flexsn import FlexSN, functional
+from flexsn import FlexSN, functional, neurons, scan
 
 
 class Captured:
@@ -99,11 +101,43 @@ def test_the_text_says_what_training_saves(core, sequences):
     module = FlexSN(core, num_states=1, store_state_seqs=sequences)
     torch.compile(module, fullgraph=True, backend=seen)(x)
     (text,) = [node.args[0] for node in seen.graphs[0].graph.nodes if str(node.target).startswith("flexsn.")]
-    final, every = re.search(r"\n# flexsn [0-9.]+ saves (.*); with sequences (.*)\n$", text).groups()
+    final, every = re.search(r"} # flexsn [0-9.]+ saves (.*); with sequences (.*)$", text).groups()
     run = torch.ops.flexsn.training if sequences else torch.ops.flexsn.training_final_state
     _, _, *saved = run(text, [x], [], [])
     often = re.findall(r"f32 each (?:(\d+) steps|step)", every if sequences else final)
     assert [rows.numel() for rows in saved] == [69 // int(n) * 3 + 2 if n else 70 * 3 for n in often]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        FlexSN(soft, num_states=1),
+        FlexSN(soft, num_states=1, store_state_seqs=True),
+        neurons.ParametricLIFNode(),
+        neurons.named("izhikevich"),
+        lambda x: scan(soft, [x], [torch.zeros_like(x[0])])[0][0],
+    ],
+    ids=["core", "sequences", "plif", "by name", "scan"],
+)
+def test_what_compilers_write_into_comments_is_one_line(call):
+    """inductor copies nodes into comments of the kernels it writes for a GPU, newlines of strings as they are."""
+    written = []
+
+    def write(graph, examples):
+        written.extend(node.format_node() for node in graph.graph.nodes if "flexsn" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    compiled = torch.compile(call, fullgraph=True, backend=aot_autograd(fw_compiler=write))
+    result = compiled(torch.randn(4, 3, requires_grad=True))
+    result.sum().backward()
+    assert ["backward" in line for line in written] == [False, True]
+    assert all("neuron" in line and len(line.splitlines()) == 1 for line in written)
+
+
+def test_an_export_holds_the_neuron_on_one_line():
+    program = torch.export.export(FlexSN(soft, num_states=1), (torch.randn(4, 3),), strict=False)
+    (node,) = [node for node in program.graph.nodes if "flexsn" in str(node.target)]
+    assert "neuron {" in node.format_node() and len(node.format_node().splitlines()) == 1
 
 
 def test_stored_sequences_take_one_node():

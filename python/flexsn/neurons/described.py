@@ -68,8 +68,11 @@ def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype
                 shown, name, options, TYPE_NAMES[dtype]
             )
         wide = param_dtype(dtype)
+        typed = _PARAM.sub(rf"  param \g<name> : {TYPE_NAMES[wide]}\g<rest>", text)
+        with modes_off():
+            line = ops.one_line(typed)
         trace = Trace(
-            text=_PARAM.sub(rf"  param \g<name> : {TYPE_NAMES[wide]}\g<rest>", text),
+            text=line,
             num_inputs=1,
             num_states=len(states),
             num_outputs=len(outputs),
