@@ -44,7 +44,8 @@ start ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard
 start "${pytest[@]}" tests/python/test_cuda.py
 start "${pytest[@]}" tests/python/test_peers_bugs.py
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k test_random_graphs
-start "${pytest[@]}" tests/python/test_triton_gpu.py -k test_built_in_neurons
+start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'test_built_in_neurons and even'
+start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'test_built_in_neurons and odd'
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'not test_random_graphs and not test_built_in_neurons'
 failed=0
 for i in "${!running[@]}"; do
