@@ -148,8 +148,15 @@ def wall_clock(call: Callable[[], object], number: int = 200) -> float:
     return (time.perf_counter() - start) / number * 1e3
 
 
-def by_replay(call: Callable[[], object], launches: int = 10, repeats: int = 20) -> float:
-    """Median milliseconds of what a call runs on the device: a graph of several calls is replayed."""
+def by_replay(call: Callable[[], object], rounds: int = 3) -> float:
+    """Median milliseconds of what a call runs on the device. Each round has memory of its own, on whose place the
+    speed depends by some percent."""
+    return statistics.median(replayed(call) for _ in range(rounds))
+
+
+def replayed(call: Callable[[], object], launches: int = 10, repeats: int = 20) -> float:
+    """The same of one CUDA graph of several calls, whose replays are queued one behind the other: how long the host
+    takes to start one is not in it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -161,22 +168,25 @@ def by_replay(call: Callable[[], object], launches: int = 10, repeats: int = 20)
     with torch.cuda.graph(graph):
         for _ in range(launches):
             call()
-    times = []
-    for _ in range(repeats + 3):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    for _ in range(3):  # the device is busy when the first event is queued, and stays so
         graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / launches)
+    for event in events:
+        event.record()
+        graph.replay()
+    torch.cuda.synchronize()
     graph.reset()
-    return statistics.median(times[3:])
+    return statistics.median(before.elapsed_time(after) / launches for before, after in zip(events, events[1:]))
 
 
-def copy_bandwidth() -> float:
-    """Bytes read and written in a second by a large copy on the device."""
+def copy_bandwidth(warm_seconds: float = 1.0) -> float:
+    """Bytes read and written in a second by a large copy on the device, which was busy for a while before."""
     source = torch.empty(1 << 28, device="cuda")
     target = torch.empty_like(source)
+    start = time.perf_counter()
+    while time.perf_counter() - start < warm_seconds:
+        target.copy_(source)
+        torch.cuda.synchronize()
     return 2 * source.nbytes / (between_events(lambda: target.copy_(source), 50) / 1e3)
 
 
