@@ -258,10 +258,19 @@ def test_the_first_call_may_be_captured():
     same(captured, module(x))
 
 
+def wide_layers() -> list[nn.Module]:
+    return [nn.Linear(16, 32), flexsn.FlexSN(Parameters((), (32,)), num_states=1), nn.Linear(32, 8)]
+
+
+def small_layers() -> list[nn.Module]:
+    """Matrices so small that inductor writes kernels for them, which name the operators beside them."""
+    return [nn.Linear(16, 4), flexsn.neurons.LIFNode(), nn.Linear(4, 2), flexsn.neurons.ParametricLIFNode()]
+
+
+@pytest.mark.parametrize("layers", [wide_layers, small_layers])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_torch_compile_takes_it_whole(mode):
-    core = Parameters((), (32,)).cuda()
-    net = nn.Sequential(nn.Linear(16, 32), flexsn.FlexSN(core, num_states=1), nn.Linear(32, 8)).cuda()
+def test_torch_compile_takes_it_whole(mode, layers):
+    net = nn.Sequential(*layers()).cuda()
     compiled = torch.compile(net, fullgraph=True, mode=mode)
     for steps in (4, 4, 4, 6):
         x = torch.randn(steps, 10, 16, device="cuda")
