@@ -89,7 +89,8 @@ Token Lexer::next() {
   } else {
     fail(line_, column_,
          join("unexpected character '", shown(c),
-              "'; a statement is made of words, numbers, %values and : = , ( ) [ ] { } @"));
+              "'; a statement is made of words, numbers, %values and : = , ( ) [ ] { } @, and ends with its "
+              "line or a ;"));
   }
   token.text = text_.substr(start, position_ - start);
   return token;

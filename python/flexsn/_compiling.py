@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._library import ops
 from ._reach import Route, describe
 from ._torch import comptime, constant_of, guard, modes_off, size_hint
-from ._trace import Trace
+from ._trace import Trace, text_for_compilers
 from .fused import Fused, numbered
 from .scan import fused_for
 
@@ -77,13 +76,6 @@ def _guarded(fused: Fused, key: Hashable) -> bool:
     return guard(lambda core: fused_for(core, num_states).still_reaches(key), words, source)
 
 
-def _named_for_compilers(trace: Trace) -> Trace:
-    """The trace with what shapes its saved tensors have in its text: torch keeps compiled code on disk by the
-    text, also for the next flexsn, whose kernels may save something else."""
-    with modes_off():
-        return replace(trace, text=f"{trace.text} # flexsn {ops.version()} saves {ops.saved(trace.text)}")
-
-
 @torch.compiler.assume_constant_result
 def traced(number: int, num_inputs: int, num_states: int | None, num_static: int) -> Compiled:
     """The trace for the arguments that were noted; a constant of the compiled graph."""
@@ -105,4 +97,6 @@ def traced(number: int, num_inputs: int, num_states: int | None, num_static: int
     plain: tuple[tuple[Route, Any], ...] = ()
     if not _guarded(fused, reach.key):
         plain = tuple((route, value) for route, value in reach.plain_routes if _can_be_compared(value))
-    return Compiled(_named_for_compilers(trace), plain, tuple(place.route for place in reach.tensors))
+    with modes_off():
+        trace = replace(trace, text=text_for_compilers(trace.text))
+    return Compiled(trace, plain, tuple(place.route for place in reach.tensors))

@@ -72,6 +72,12 @@ def _text(listing: Listing) -> str:
     return text
 
 
+def text_for_compilers(text: str) -> str:
+    """The text with what shapes its saved tensors have: torch keeps compiled code on disk by the text, also for
+    the next flexsn, whose kernels may save something else."""
+    return f"{text} # flexsn {ops.version()} saves {ops.saved(text)}"
+
+
 def _with_its_line(listing: Listing, text: str) -> str:
     """What C++ says of a step, with the line that makes a result of another shape."""
     if shape := re.search(r"(output|new state) (\d+) has shape", text):

@@ -14,6 +14,7 @@ from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
+import flexsn
 from cores import hard, soft, two_in_three_states
 from flexsn import FlexSN, functional, neurons, scan
 
@@ -106,6 +107,15 @@ def test_the_text_says_what_training_saves(core, sequences):
     _, _, *saved = run(text, [x], [], [])
     often = re.findall(r"f32 each (?:(\d+) steps|step)", every if sequences else final)
     assert [rows.numel() for rows in saved] == [69 // int(n) * 3 + 2 if n else 70 * 3 for n in often]
+
+
+def test_the_text_of_a_neuron_of_the_library_says_so_too():
+    seen, neuron = Captured(), neurons.LIFNode()
+    assert torch.compile(neuron, fullgraph=True, backend=seen)(torch.randn(20, 3)).shape == (20, 3)
+    (text,) = [node.args[0] for node in seen.graphs[0].graph.nodes if str(node.target).startswith("flexsn.")]
+    plain, comment = text.split(" # ")
+    assert plain == neuron._described(torch.float32).trace.text
+    assert comment == f"flexsn {flexsn.__version__} saves {torch.ops.flexsn.saved(plain)}"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._graph import DTYPES, TYPE_NAMES, Graph, read_graph, run_graph
 from .._library import ops
 from .._torch import constant_result, modes_off
-from .._trace import Trace
+from .._trace import Trace, text_for_compilers
 from ..fused import Fused
 
 FLOATS = tuple(dtype for dtype in DTYPES.values() if dtype.is_floating_point)
@@ -34,7 +34,7 @@ class Described(NamedTuple):
     param_dtype: torch.dtype
 
 
-_described: dict[tuple[str, str, tuple[str, ...], torch.dtype], Described] = {}
+_described: dict[tuple[str, str, tuple[str, ...], torch.dtype, bool], Described] = {}
 _graphs: dict[tuple[str, tuple[str, ...]], dict[torch.dtype, Graph]] = {}
 
 
@@ -59,9 +59,12 @@ def _ranges(text: str) -> dict[str, tuple[float, float]]:
 
 
 @constant_result
-def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Described:
-    """The neuron `name` of C++; what is wrong with its options is an error that calls it `shown`."""
-    key = shown, name, options, dtype
+def describe(
+    shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype, compiling: bool = False
+) -> Described:
+    """The neuron `name` of C++, for a compiler where one asks; what is wrong with its options is an error that
+    calls it `shown`."""
+    key = shown, name, options, dtype, compiling
     if key not in _described:
         with modes_off():
             text, states, initial, params, defaults, per_step, outputs = ops.library_neuron(
@@ -71,6 +74,7 @@ def describe(shown: str, name: str, options: tuple[str, ...], dtype: torch.dtype
         typed = _PARAM.sub(rf"  param \g<name> : {TYPE_NAMES[wide]}\g<rest>", text)
         with modes_off():
             line = ops.one_line(typed)
+            line = text_for_compilers(line) if compiling else line
         trace = Trace(
             text=line,
             num_inputs=1,

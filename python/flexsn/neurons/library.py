@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from .. import surrogate
 from .._triton import require_triton
@@ -294,7 +295,8 @@ class LibraryNeuron(MemoryModule):
 
     def _described(self, dtype: torch.dtype) -> Described:
         """What this neuron is now, for inputs of this type."""
-        return describe(type(self).__name__, self.name, (*self._options, *self._surrogate_text()), dtype)
+        options = (*self._options, *self._surrogate_text())
+        return describe(type(self).__name__, self.name, options, dtype, is_dynamo_compiling())
 
     def _prepared(self, x_seq: Tensor) -> tuple[Described, list[Tensor]]:
         """The neuron for such a sequence, and its parameters."""
