@@ -154,7 +154,7 @@ def by_replay(call: Callable[[], object], rounds: int = 3) -> float:
     return statistics.median(replayed(call) for _ in range(rounds))
 
 
-def replayed(call: Callable[[], object], launches: int = 10, repeats: int = 20) -> float:
+def replayed(call: Callable[[], object], launches: int = 10) -> float:
     """The same of one CUDA graph of several calls, whose replays are queued one behind the other: how long the host
     takes to start one is not in it."""
     stream = torch.cuda.Stream()
@@ -168,15 +168,9 @@ def replayed(call: Callable[[], object], launches: int = 10, repeats: int = 20) 
     with torch.cuda.graph(graph):
         for _ in range(launches):
             call()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    for _ in range(3):  # the device is busy when the first event is queued, and stays so
-        graph.replay()
-    for event in events:
-        event.record()
-        graph.replay()
-    torch.cuda.synchronize()
+    ms = queued(graph.replay) / launches
     graph.reset()
-    return statistics.median(before.elapsed_time(after) / launches for before, after in zip(events, events[1:]))
+    return ms
 
 
 def copy_bandwidth(warm_seconds: float = 1.0) -> float:

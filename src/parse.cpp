@@ -31,7 +31,7 @@ class Parser {
   }
 
   Graph graph() {
-    skip_lines();
+    skip_ends();
     if (!is_word("neuron"))
       fail(join("expected 'neuron', found ", found(), "; a text starts with: neuron NAME {"));
     take();
@@ -42,7 +42,7 @@ class Parser {
       take();
     }
     expect_symbol("{", "a neuron's statements stand between { and }");
-    for (skip_lines(); !is_symbol("}"); skip_lines()) {
+    for (skip_ends(); !is_symbol("}"); skip_ends()) {
       if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
       statement();
       if (token_.kind == TokenKind::text_end) fail("the text ends inside the neuron; close it with }");
@@ -51,7 +51,7 @@ class Parser {
                   "; write one statement a line, or ; between them"));
     }
     take();
-    skip_lines();
+    skip_ends();
     if (token_.kind != TokenKind::text_end)
       fail(join("expected the end of the text after }, found ", found(), "; a file holds one neuron"));
     resolve_gradients();
@@ -65,7 +65,7 @@ class Parser {
     token_ = lexer_.next();
     return old;
   }
-  void skip_lines() {
+  void skip_ends() {
     while (token_.kind == TokenKind::statement_end) take();
   }
   bool is_symbol(std::string_view text) const {
@@ -73,8 +73,8 @@ class Parser {
   }
   bool is_word(std::string_view text) const { return token_.kind == TokenKind::word && token_.text == text; }
   std::string found() const {
-    const bool in_words = token_.kind == TokenKind::statement_end && token_.text != ";";
-    if (in_words || token_.kind == TokenKind::text_end) return "the " + token_.text;
+    const bool is_end = token_.kind == TokenKind::statement_end || token_.kind == TokenKind::text_end;
+    if (is_end && token_.text != ";") return "the " + token_.text;
     return "'" + token_.text + "'";
   }
   [[noreturn]] void fail_at(const Token& token, const std::string& message) const {

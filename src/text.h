@@ -8,7 +8,7 @@ namespace flexsn {
 struct PrintStyle {
   bool names = true;       ///< false: the canonical form, which is a neuron's identity
   bool locations = false;  ///< every op's line in the user's code
-  bool lines = true;       ///< false: all on one line, for those who put the text into a comment of theirs
+  bool lines = true;       ///< false: all on one line, as torch's compilers copy it into a comment of theirs
 };
 
 std::string print(const ir::Graph& graph, PrintStyle style = {});

@@ -80,12 +80,6 @@ std::string named(const std::string& text, const std::string& name, const String
   });
 }
 
-/// The text on one line. Compilers of torch copy an operator's arguments into a comment of the code that they
-/// write, and only the first line of it would be one.
-std::string one_line(const std::string& text) {
-  return guarded([&] { return print(parse(text, "neuron"), {.lines = false}); });
-}
-
 Neuron read_neuron(const std::string& text) { return Neuron(parse(text, "neuron")); }
 
 template <class Choice>
@@ -313,7 +307,6 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("signature(str neuron) -> (str[], str[], str[], str[])", &flexsn::signature);
   m.def("named(str neuron, str name, str[] arguments, str[] outputs, int[] places, str[] locals) -> str",
         &flexsn::named);
-  m.def("one_line(str neuron) -> str", &flexsn::one_line);
   m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
   m.def("triton_function(str neuron, str name, str[] arguments) -> str", &flexsn::triton_function);
   m.def("export(str neuron, str format, str kind, bool sequences, bool defaults=True) -> str",

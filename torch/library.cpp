@@ -16,6 +16,7 @@ using namespace ir;
 namespace {
 
 using Strings = std::vector<std::string>;
+using Reals = std::vector<double>;
 
 Mem memory_named(const std::string& type) {
   if (const std::optional<Mem> mem = mem_named(type)) return *mem;
@@ -45,16 +46,16 @@ Graph with_gradients(const Graph& step) {
   return names(joint, true).empty() ? step : joint_of(simple, {.wanted = names(joint, false)});
 }
 
-/// Its text; then names of states with initial values, of parameters with defaults and whether they have an
-/// entry for each step, and of outputs.
-std::tuple<std::string, Strings, std::vector<double>, Strings, std::vector<double>, c10::List<bool>, Strings>
-neuron_text(const std::string& shown, const std::string& name, const Strings& options,
-            const std::string& type) {
+/// Its text for operators; then names of states with initial values, of parameters with defaults, the least
+/// and the greatest that they may be and whether they have an entry for each step, and of outputs.
+std::tuple<std::string, Strings, Reals, Strings, Reals, Reals, Reals, c10::List<bool>, Strings> neuron_text(
+    const std::string& shown, const std::string& name, const Strings& options, const std::string& type,
+    const std::string& param_type) {
   return guarded([&] {
     const IeeeEnvironment environment;  // options may be subnormal
     const Graph graph = library_neuron(shown, name, options, false).graph(memory_named(type));
     Strings states, params, outputs;
-    std::vector<double> initial, defaults;
+    Reals initial, defaults, least, greatest;
     c10::List<bool> per_step;
     for (const Argument& argument : graph.arguments) {
       if (argument.role == Role::state) {
@@ -63,13 +64,18 @@ neuron_text(const std::string& shown, const std::string& name, const Strings& op
       } else if (argument.role == Role::param) {
         params.push_back(argument.name);
         defaults.push_back(argument.initial);
+        least.push_back(argument.range.low);
+        greatest.push_back(argument.range.high);
         per_step.push_back(argument.per_step);
       }
     }
     for (const Result& result : graph.results)
       if (result.gives == Gives::output) outputs.push_back(result.name);
-    return std::make_tuple(print(with_gradients(graph)), states, initial, params, defaults, per_step,
-                           outputs);
+    Graph whole = with_gradients(graph);
+    for (Argument& argument : whole.arguments)
+      if (argument.role == Role::param) argument.mem = memory_named(param_type);
+    return std::make_tuple(print(whole, {.lines = false}), states, initial, params, defaults, least, greatest,
+                           per_step, outputs);
   });
 }
 
@@ -152,8 +158,8 @@ std::tuple<Strings, Strings> surrogates_there_are() {
 
 TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def(
-      "library_neuron(str shown, str name, str[] options, str type) -> "
-      "(str, str[], float[], str[], float[], bool[], str[])",
+      "library_neuron(str shown, str name, str[] options, str type, str param_type) -> "
+      "(str, str[], float[], str[], float[], float[], float[], bool[], str[])",
       &flexsn::neuron_text);
   m.def("library_step(str shown, str name, str[] options, str type) -> str[]", &flexsn::open_step);
   m.def("surrogate_step(str surrogate, str what, str type) -> str[]", &flexsn::surrogate_step);

@@ -536,7 +536,7 @@ OPERATORS = [
         "a result of 4611686018427387904 bytes"),
     row("a handle that is not there", lambda: ops.handle_text(-1), RuntimeError,
         "no kernel handle -1", "released"),
-    row("a built-in that is not there", lambda: ops.library_neuron("N", "foo", [], "f32"), ValueError,
+    row("a built-in that is not there", lambda: ops.library_neuron("N", "foo", [], "f32", "f32"), ValueError,
         "no built-in neuron 'foo'", "there are if, "),
 ]  # fmt: skip
 

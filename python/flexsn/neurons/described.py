@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,24 +37,10 @@ _described: dict[tuple[str, str, tuple[str, ...], torch.dtype, bool], Described]
 _graphs: dict[tuple[str, tuple[str, ...]], dict[torch.dtype, Graph]] = {}
 
 
-#: a parameter in the text of a neuron
-_PARAM = re.compile(r"^  param (?P<name>\S+) : (?P<type>\w+)(?P<rest>.*)$", re.MULTILINE)
-_RANGE = re.compile(r" in \[(\S+), (\S+)\]")
-
-
 def param_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type of parameters beside inputs of this one: where inputs are halves, a step computes in float32,
     and so parameters are read, and their gradients summed, in float32."""
     return torch.float32 if dtype.itemsize == 2 else dtype
-
-
-def _ranges(text: str) -> dict[str, tuple[float, float]]:
-    """What parameters may be, by name."""
-    found = {}
-    for param in _PARAM.finditer(text):
-        limits = _RANGE.search(param["rest"])
-        found[param["name"]] = (float(limits[1]), float(limits[2])) if limits else (-math.inf, math.inf)
-    return found
 
 
 @constant_result
@@ -66,17 +51,15 @@ def describe(
     calls it `shown`."""
     key = shown, name, options, dtype, compiling
     if key not in _described:
-        with modes_off():
-            text, states, initial, params, defaults, per_step, outputs = ops.library_neuron(
-                shown, name, options, TYPE_NAMES[dtype]
-            )
         wide = param_dtype(dtype)
-        typed = _PARAM.sub(rf"  param \g<name> : {TYPE_NAMES[wide]}\g<rest>", text)
         with modes_off():
-            line = ops.one_line(typed)
-            line = text_for_compilers(line) if compiling else line
+            text, states, initial, params, defaults, least, greatest, per_step, outputs = ops.library_neuron(
+                shown, name, options, TYPE_NAMES[dtype], TYPE_NAMES[wide]
+            )
+            if compiling:
+                text = text_for_compilers(text)
         trace = Trace(
-            text=line,
+            text=text,
             num_inputs=1,
             num_states=len(states),
             num_outputs=len(outputs),
@@ -84,8 +67,7 @@ def describe(
             output_dtypes=(dtype,) * len(outputs),
             trainable=True,
         )
-        ranges = _ranges(text)
-        facts = (states, initial, params, defaults, per_step, outputs, [ranges[param] for param in params])
+        facts = (states, initial, params, defaults, per_step, outputs, zip(least, greatest))
         _described[key] = Described(trace, *(tuple(fact) for fact in facts), wide)
     return _described[key]
 
