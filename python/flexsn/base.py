@@ -241,6 +241,8 @@ def _without_history(value: Any) -> Any:
 
 def _reset_to(current: Any, reset_value: Any) -> Any:
     """The value of a memory after a reset: written in place where both are tensors that allow it."""
+    if reset_value is None or isinstance(reset_value, (int, float)):
+        return reset_value  # torch 2.11 compiles no copy.deepcopy()
     if not isinstance(current, Tensor) or not isinstance(reset_value, Tensor):
         return copy.deepcopy(reset_value)
     alike = (

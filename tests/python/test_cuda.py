@@ -286,6 +286,19 @@ def test_torch_compile_takes_it_whole(mode, layers):
             torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
 
 
+def test_a_reset_may_be_compiled():
+    neuron = flexsn.neurons.LIFNode(step_mode="m")
+
+    def rates(x):
+        flexsn.functional.reset_net(neuron)
+        return neuron(x).mean(0)
+
+    x = torch.randn(6, 50, device="cuda")
+    compiled = torch.compile(rates, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        same(compiled(x), rates(x))
+
+
 def test_autocast_does_not_change_what_a_step_computes():
     x = torch.randn(6, 50, device="cuda")
     plain = flexsn.FlexSN(soft, num_states=1)(x)

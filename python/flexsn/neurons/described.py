@@ -122,7 +122,7 @@ _known = tuple(tuple(Known(None, 1, n, None, triton=triton) for n in range(8)) f
 
 def known(described: Described, triton: bool = False) -> Known:
     """What runs such a neuron."""
-    return _known[triton][len(described.states)]
+    return _known[int(triton)][len(described.states)]  # torch 2.11 compiles no index that is a bool
 
 
 def require_params(described: Described, params: Sequence[Tensor], x_seq: Tensor) -> None:
