@@ -117,6 +117,11 @@ transform_around = torch._C._functorch.peek_interpreter_stack
 is_batched = torch._C._functorch.is_batchedtensor
 
 
+def is_exporting() -> bool:
+    """torch.compiler.is_exporting(), which in code that Dynamo compiles is always true (2.11)."""
+    return torch.compiler._is_exporting_flag
+
+
 def in_forward_mode() -> bool:
     """Whether tensors may be dual ones. Nothing public tells (2.13)."""
     return torch.autograd.forward_ad._current_level >= 0

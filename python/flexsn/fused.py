@@ -26,8 +26,8 @@ from ._library import calls, ops
 from ._reach import Reach, describe, follow
 from ._recording import in_line_of_user
 from ._torch import (
-    constant_result, direct, has_saved_tensors_hooks, has_tangent, in_forward_mode, is_batched, modes_off,
-    size_hint, transform_around, under_grad_transform,
+    constant_result, direct, has_saved_tensors_hooks, has_tangent, in_forward_mode, is_batched, is_exporting,
+    modes_off, size_hint, transform_around, under_grad_transform,
 )  # fmt: skip
 from ._trace import Like, Trace, TraceError, run_program, trace
 from ._triton import TRITON_OPERATORS, Operator, Operators
@@ -331,7 +331,7 @@ class Fused:
             with interrupts_held(), modes_off(), _tracing:
                 return trace(self.core, like_inputs, like_states, captured, static, self.requires_grad)
 
-        if not (torch.compiler.is_exporting() or has_saved_tensors_hooks() or transform_around()):
+        if not (is_exporting() or has_saved_tensors_hooks() or transform_around()):
             return make()
         # torch.export also records grad modes and autocast, a checkpoint's hooks would run the network again
         # for what tracing saves, and torch.func would transform it; all are of their own thread only.
@@ -495,7 +495,7 @@ class Fused:
         trained: bool,
     ) -> list[Tensor]:
         """What the operator gives, outputs and states, where a compiler or an export looks on."""
-        if trained and not self.triton and torch.compiler.is_exporting():
+        if trained and not self.triton and is_exporting():
             # An exported graph may run where others require gradients; it must save what it was traced with.
             return op(found.text, inputs, states, params, self._wanted(found.text, inputs, states, params))
         results = op(found.text, inputs, states, params)

@@ -15,7 +15,7 @@ from ._checks import Counts, check_requires_grad, check_scan, check_step_shape, 
 from ._lowering import run_scan
 from ._reach import describe
 from ._scan_operator import Call
-from ._torch import backward_number
+from ._torch import backward_number, is_exporting
 from ._triton import require_triton
 from .base import MemoryModule, States
 from .eager import Carried, Visit, call_core, run_steps, sequence_length, watched
@@ -521,7 +521,7 @@ def _input_examples(
 
 def _carried_into_compiled_code(states: Sequence[Tensor]) -> Sequence[Tensor]:
     needed = torch.is_grad_enabled() and any([state.requires_grad for state in states])
-    if not needed or torch.compiler.is_exporting():
+    if not needed or is_exporting():
         return states
     from ._compiling_state import carried
 
