@@ -225,8 +225,32 @@ def _forget_tensors(mode: FakeTensorMode) -> None:
     describer.lookup_storage.clear()
 
 
+_is_fork = False
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _renew_threads() -> None:
+    """In a child of a fork, makes torch's pool of threads anew.
+
+    Autograd's threads would all do so when backward starts them for fake tensors, at the same time, by which a
+    build with CUDA ends the process (2.11).
+    """
+    global _is_fork
+    if _is_fork:
+        torch.set_num_threads(torch.get_num_threads())
+        _is_fork = False
+
+
 def record(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """The ATen graph of `function`, in-place ops made functional, on fake tensors: no data is touched."""
+    _renew_threads()
     with (
         tracing(None), modes_off(), function_modes_off(), node_notes.preserve_node_meta(), _quiet(),
         _parametrized_anew(),

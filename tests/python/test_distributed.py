@@ -193,7 +193,8 @@ def test_a_checkpointed_call_keeps_its_input_alone() -> None:
     kept: list[tuple[int, ...]] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tuple(tensor.shape))
+        if tensor.numel() > 0:  # a checkpoint of torch 2.11 keeps an empty one as well
+            kept.append(tuple(tensor.shape))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
