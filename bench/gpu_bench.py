@@ -98,26 +98,27 @@ def fused(core, states: int = 1) -> Call:
 # ---- timing ----------------------------------------------------------------------------------------------
 
 
-def between_events(call: Callable[[], object], repeats: int = 30) -> float:
+def between_events(call: Callable[[], object], repeats: int = 30, warm: int = 3) -> float:
     """Median milliseconds of a call as a user sees it, its own overhead included."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     times = []
-    for _ in range(repeats + 3):
+    for _ in range(repeats + warm):
         start.record()  # the first time makes the event, so warm calls use the same ones
         call()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return statistics.median(times[3:])
+    return statistics.median(times[warm:])
 
 
-def in_turn(*runs: Callable[[], object] | None, rounds: int = 25) -> list[float]:
-    """The same of several calls, which take turns: who else uses the machine disturbs all of them alike."""
+def in_turn(*runs: Callable[[], object] | None, rounds: int = 11) -> list[float]:
+    """The same of several calls, which take turns: who else uses the machine disturbs all of them alike. Turns are
+    long enough for caches and clocks to be as in a loop of one of them."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, found in zip(runs, times):
             if run is not None:
-                found.append(between_events(run, 12))
+                found.append(between_events(run, 30, warm=20))
     return [statistics.median(found) if found else math.nan for found in times]
 
 
