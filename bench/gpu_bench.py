@@ -111,15 +111,16 @@ def between_events(call: Callable[[], object], repeats: int = 30, warm: int = 3)
     return statistics.median(times[warm:])
 
 
-def in_turn(*runs: Callable[[], object] | None, rounds: int = 11) -> list[float]:
-    """The same of several calls, which take turns: who else uses the machine disturbs all of them alike. Turns are
-    long enough for caches and clocks to be as in a loop of one of them."""
+def in_turn(*runs: Callable[[], object] | None, rounds: int = 25) -> list[float]:
+    """The same of several calls, which take turns, as the first quartile of the rounds: who else uses the machine
+    disturbs all of them alike and only adds time. Turns are long enough for caches and clocks to be as in a loop of
+    one of them."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, found in zip(runs, times):
             if run is not None:
-                found.append(between_events(run, 30, warm=20))
-    return [statistics.median(found) if found else math.nan for found in times]
+                found.append(between_events(run, 20, warm=20))
+    return [statistics.quantiles(found, n=4)[0] if found else math.nan for found in times]
 
 
 def queued(call: Callable[[], object], repeats: int = 30) -> float:
