@@ -1,5 +1,6 @@
 // flexsn doctor: what this machine offers. It asks each target, looks at files, and asks python3 for
 // versions.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -126,9 +127,13 @@ Need library(std::string part, std::string needs, const char* chosen, const std:
   const std::string file = given != nullptr ? given : "";
   if (file.find('/') != file.npos) {
     std::error_code error;
-    const bool is_there = fs::exists(file, error);
-    return {std::move(part), std::move(needs), is_there,
-            is_there ? file : std::string(chosen) + " names " + file + ", which is not there"};
+    std::string problem;
+    if (!fs::exists(file, error))
+      problem = "which is not there";
+    else if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr)  // never closed: a driver has threads
+      problem = std::string("which cannot be loaded: ") + dlerror();
+    return {std::move(part), std::move(needs), problem.empty(),
+            problem.empty() ? file : std::string(chosen) + " names " + file + ", " + problem};
   }
   const std::string path = library_found(file.empty() ? names : std::vector{file});
   return {std::move(part), std::move(needs), !path.empty(), path.empty() ? "not found; " + advice : path};

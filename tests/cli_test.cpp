@@ -656,7 +656,7 @@ TEST_F(Cli, DoctorLooksWithoutFailing) {
   };
   EXPECT_NE(with_nvrtc("/nowhere/nvrtc").find("FLEXSN_NVRTC names /nowhere/nvrtc, which is not there"),
             std::string::npos);
-  EXPECT_NE(with_nvrtc("/dev/null").find("\"/dev/null\""), std::string::npos);
+  EXPECT_NE(with_nvrtc("/dev/null").find("/dev/null, which cannot be loaded: "), std::string::npos);
 }
 
 TEST_F(Cli, AClosedPipeIsNoError) {
