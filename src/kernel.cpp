@@ -258,8 +258,10 @@ struct RunState {
     return layout;
   }
 
+  /// What is empty may have no pointer, but it is bound: kernels are made for buffers that are.
   Bound rows_of_view(const View& view) const {
-    return {.data = view.data(), .row_stride = view.row_stride().value_or(elements)};
+    return {.data = view.data() != nullptr ? view.data() : to_come().data,
+            .row_stride = view.row_stride().value_or(elements)};
   }
 
   static Bound found_in(const std::map<int, View>& views, int index, const RunState& run) {

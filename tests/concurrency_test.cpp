@@ -202,6 +202,28 @@ TEST_F(Concurrency, TheStoreGivesWholeEntriesWhileItIsCleared) {
 
 // ---- kernels ----------------------------------------------------------------------------------------
 
+TEST_F(Concurrency, NoLengthCompilesAgain) {
+  const Kernel kernel = compile(leaky(61), {.target = "cpu"});
+  const std::vector<float> x(6, 1);
+  std::vector<float> z(6), h(6), v(2);
+  const auto run = [&](std::int64_t length, const float* in, float* out) {
+    kernel.bind({length, {2}})
+        .in("x", View(in, length * 2))
+        .out("z", View(out, length * 2))
+        .out("h", View(out == nullptr ? out : h.data(), length * 2))
+        .state("v", View(v.data(), 2))
+        .inference();
+    return Store::standard().info().entries;
+  };
+  const std::uint64_t entries = run(3, x.data(), z.data());
+  EXPECT_GT(entries, 0u);
+  EXPECT_EQ(run(1, x.data(), z.data()), entries);
+  const std::vector<float> before = v;
+  EXPECT_EQ(run(0, x.data(), z.data()), entries);
+  EXPECT_EQ(run(0, nullptr, nullptr), entries) << "nothing has a pointer of its own";
+  EXPECT_EQ(v, before);
+}
+
 TEST_F(Concurrency, OneNeuronIsCompiledAndRunByAll) {
   const Neuron one = leaky(1);
   const Case c(one, 37);
