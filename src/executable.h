@@ -49,7 +49,7 @@ class Executable {
                                      Scratch whose = Scratch::this_plan) const;
 };
 
-/// A buffer of a run that is prepared.
+/// A buffer of a run that is prepared, or one without elements, whose own pointer may be null.
 Bound to_come();
 
 /// Prepares a run and backward, which will follow it, side by side; `has` says which of its buffers backward

@@ -134,7 +134,7 @@ class Call {
   at::Tensor make(at::IntArrayRef shape, Mem mem) const { return fresh(shape, scalar_type(mem), device_); }
 
   static Bound bound(const at::Tensor& tensor, std::int64_t row_stride) {
-    return {.data = tensor.numel() == 0 ? nothing() : tensor.data_ptr(), .row_stride = row_stride};
+    return {.data = tensor.numel() == 0 ? to_come().data : tensor.data_ptr(), .row_stride = row_stride};
   }
   Bound written(const at::Tensor& tensor) const { return bound(tensor, elements_); }
 
@@ -185,12 +185,6 @@ class Call {
   }
 
  private:
-  /// Somewhere for tensors without elements, whose pointer may be null.
-  static void* nothing() {
-    static double place = 0;
-    return &place;
-  }
-
   void bind_param(std::size_t place, const at::Tensor& tensor) {
     const Argument& wanted = argument(neuron_.params()[place]);
     const auto fail_for = [&](const auto&... parts) {
