@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 import flexsn
+from flexsn import neurons
 from torch_bench import Sigmoid, lif, loop, spikingjelly_call
 
 Call = Callable[[torch.Tensor], torch.Tensor]
@@ -369,6 +370,39 @@ def other_neurons(table: Table, bandwidth: float) -> None:
                 table.at_least(f"{name}, of its instructions' time by explain", 0.75, explained / ms, ms=ms)
 
 
+def soft_reset(x, v):
+    h = v + (x - v) * 0.5
+    s = torch.sigmoid((h - 1.0) * 4.0)
+    return s, h * (1.0 - s)
+
+
+def savings(table: Table) -> None:
+    """What the planner chose to save, against what it could have chosen."""
+    steps, elements, half = 32, 2097152, torch.float16
+    for subject, dtype in (
+        (flexsn.FlexSN(soft_reset, num_states=1), torch.float32),
+        (neurons.CUBALIFNode(step_mode="m"), torch.float32),
+        (neurons.RAFNode(step_mode="m"), torch.float32),
+        (neurons.ComplementaryLIFNode(step_mode="m"), torch.float32),
+        (neurons.AdExNode(step_mode="m"), torch.float32),
+        (neurons.AdExNode(step_mode="m"), half),
+        (neurons.ParametricLIFNode(step_mode="m"), half),
+        (neurons.HodgkinHuxleyNode(step_mode="m"), torch.float32),
+    ):
+        x, grad = data(steps, elements, dtype=dtype)
+        text = flexsn.show(subject.cuda(), "ir", inputs=x)
+        params, found = list(subject.parameters()), {}
+        for plan in ("automatic", "rebuild", "per_step"):
+
+            def call(x, plan=f"gpu,saving={plan}"):
+                return torch.ops.flexsn.training_final_state(text, [x], [], params, [0], plan)[0]
+
+            found[plan] = by_replay(training(call, x, grad))
+        name = f"{type(subject).__name__} {steps} x {elements} {str(dtype).split('.')[1]}"
+        work = f"{name} training, of the best way to save"
+        table.at_least(work, 0.95, min(found.values()) / found["automatic"], **found)
+
+
 FIRST_CALL = """
 import sys, time
 sys.path.insert(0, {folder!r})
@@ -424,7 +458,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="write the figures as JSON to this file")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--only", action="append", help="floor, parameters, neurons, triton, calls, first, compile")
+    parser.add_argument("--only", action="append", help="floor, parameters, neurons, savings, triton, calls, first, compile")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench-gpu needs an NVIDIA GPU that torch can see")
@@ -436,6 +470,7 @@ def main() -> None:
         "floor": lambda: against_floor(table, bandwidth),
         "parameters": lambda: parameters(table),
         "neurons": lambda: other_neurons(table, bandwidth),
+        "savings": lambda: savings(table),
         "triton": lambda: triton_modules(table, bandwidth),
         "calls": lambda: calls(table, bandwidth),
         "first": lambda: first_calls(table),

@@ -123,6 +123,11 @@ void give_arguments(const Graph& joint, Extraction& part, const std::vector<Id>&
   }
 }
 
+/// What a step of one kernel takes: bytes moved, and what keeps the processor busy, in bytes.
+struct Taken {
+  double memory = 0, processor = 0;
+};
+
 /// A way to hand values over, before the parts are built.
 struct Choice {
   int segment = 0;
@@ -196,6 +201,7 @@ class Partitioner {
     }
     for (std::size_t id = 0; id < count; ++id) {
       if (!live[id] || !backward_[id]) continue;
+      gradients_.push_back(static_cast<Id>(id));
       for (Id operand : joint_.nodes[id].operands)
         if (operand != no_id && must_be_handed(operand)) needed_[operand] = true;
     }
@@ -230,6 +236,7 @@ class Partitioner {
     for (const Result& result : joint_.results)
       if (result.gives != Gives::grad) given.push_back(result.value);
     in_forward_ = ancestors(given);
+    given_ = std::move(given);
   }
 
   /// What `roots` are made of, through time; without_roots: only what their states' updates are made of.
@@ -278,10 +285,8 @@ class Partitioner {
   double bytes_of(Id id) const { return static_cast<double>(size_of(memory_of(joint_, id))); }
 
   /// Exact ops of one node, slow ones for more; none where it runs once a call.
-  double ops_of(Id id) const {
-    const Node& node = joint_.at(id);
-    return is_op(node) && !hoisted_[id] && !backward_[id] ? exact_work(joint_, id) : 0;
-  }
+  double ops_of(Id id) const { return is_op(joint_.at(id)) && !hoisted_[id] ? exact_work(joint_, id) : 0; }
+  double arithmetic_of(Id id) const { return ops_of(id) * training_.costs.op; }
 
   /// Where a value is in memory without being saved: its result, if it is one that forward writes.
   std::optional<Port> written(Id id) const {
@@ -327,16 +332,54 @@ class Partitioner {
   }
 
   /// What only gradients need runs once in any case, in forward or in backward.
-  double again_cost(Id id) const { return in_forward_[id] ? ops_of(id) * training_.costs.op : 0; }
+  double again_cost(Id id) const { return in_forward_[id] ? arithmetic_of(id) : 0; }
   double compute_cost(Id id) const { return is_op(joint_.at(id)) ? again_cost(id) : -1; }
 
+  /// Forward where it saves these values for each step.
+  Taken forward_that_saves(const std::vector<Id>& saved) const {
+    std::vector<Id> roots = given_;
+    roots.insert(roots.end(), saved.begin(), saved.end());
+    const std::vector<bool> runs = ancestors(roots);
+    Taken taken;
+    for (Id id : saved) taken.memory += bytes_of(id);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Id id = static_cast<Id>(i);
+      if (!runs[i]) continue;
+      if (is_input(id)) taken.memory += bytes_of(id);
+      taken.processor += arithmetic_of(id);
+    }
+    for (const Result& result : joint_.results)
+      if (result.gives == Gives::output || (result.gives == Gives::next && training_.state_sequences))
+        taken.memory += static_cast<double>(size_of(result.mem));
+    return taken;
+  }
+
+  /// Backward where all that it needs of forward is at hand.
+  Taken gradients_alone() const {
+    Taken taken;
+    for (Id id : gradients_) {
+      if (has_role(id, Role::grad_output)) taken.memory += bytes_of(id);
+      taken.processor += arithmetic_of(id);
+    }
+    for (const Result& result : joint_.results)
+      if (result.gives == Gives::grad && is_input(joint_.arguments[result.of].value))
+        taken.memory += static_cast<double>(size_of(result.mem));
+    return taken;
+  }
+
+  double cost_of(const Taken& kernel) const {
+    return kernel.memory + kernel.processor -
+           training_.costs.hidden * std::min(kernel.memory, kernel.processor);
+  }
+
   /// Values saved for each step; `weight` is what a byte kept alive costs beside the traffic. It differs a
-  /// little from value to value, so that of several alike some can be saved and some not.
-  Choice saved_per_step(double weight) const {
+  /// little from value to value, so that of several alike some can be saved and some not. `busy` is the share
+  /// of arithmetic that counts.
+  Choice saved_per_step(double weight, double busy = 1) const {
     const double slope = weight / (8.0 * static_cast<double>(joint_.nodes.size()));
     return priced(
         cut([&](Id id) { return bytes_of(id) * ((is_free_to_write(id) ? 1 : 2) + weight + slope * id); },
-            [&](Id id) { return compute_cost(id); }));
+            [&](Id id) { return is_op(joint_.at(id)) ? busy * again_cost(id) : -1; }));
   }
 
   Choice everything() const {
@@ -349,11 +392,15 @@ class Partitioner {
   Choice priced(std::vector<Id> handed) const {
     Choice choice;
     choice.handed = std::move(handed);
+    Taken backward = gradients_alone();
+    std::vector<Id> saved;
     for (Id id : choice.handed) {
       choice.bytes_kept += bytes_of(id);
-      choice.cost += bytes_of(id) * (is_free_to_write(id) ? 1 : 2);
+      if (!is_free_to_write(id)) saved.push_back(id);
     }
-    for (Id id : computed_again(choice.handed)) choice.cost += again_cost(id);
+    backward.memory += choice.bytes_kept;
+    for (Id id : computed_again(choice.handed)) backward.processor += arithmetic_of(id);
+    choice.cost = cost_of(forward_that_saves(saved)) + cost_of(backward);
     return choice;
   }
 
@@ -392,6 +439,8 @@ class Partitioner {
     if (states.empty()) return {};
     Choice choice;
     for (Id id : crossing) (is_input(id) && !runs[id] ? choice.handed : choice.kept).push_back(id);
+    const Taken forward = forward_that_saves({});
+    Taken backward = gradients_alone();
     double kept = 0, checkpoint = 0, read = 0;
     for (Id id : choice.kept) kept += kept_bytes(id);
     for (int state : states) checkpoint += static_cast<double>(size_of(joint_.arguments[state].mem));
@@ -399,16 +448,19 @@ class Partitioner {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Id id = static_cast<Id>(i);
       if (runs[i] && is_input(id)) read += bytes_of(id);
-      if (runs[i]) choice.cost += again_cost(id);
+      if (runs[i]) backward.processor += arithmetic_of(id);
     }
-    for (Id id : computed_again(crossing)) choice.cost += again_cost(id);
-    choice.cost += read + kept * training_.costs.keep;
+    for (Id id : computed_again(crossing)) backward.processor += arithmetic_of(id);
     std::vector<Choice> list;
     for (int segment : segments) {
       Choice& one = list.emplace_back(choice);
+      Taken saving = forward, reading = backward;
+      saving.memory += checkpoint / segment;
+      reading.memory += read + checkpoint / segment;
       one.segment = segment;
       one.bytes_kept = read + checkpoint / segment;
-      one.cost += 2 * checkpoint / segment;
+      one.cost =
+          cost_of(saving) + cost_of(reading) + kept * training_.costs.keep * (1 - training_.costs.hidden);
       // What does not fit near the processor goes to memory and back.
       if (segment * kept > training_.costs.room) one.cost += 2 * kept;
     }
@@ -475,6 +527,7 @@ class Partitioner {
       list = rebuilt(segments);
     }
     if (any || training_.saving == Saving::per_step || list.empty()) {
+      if (training_.costs.hidden > 0) list.push_back(saved_per_step(0, 1 - training_.costs.hidden));
       list.push_back(saved_per_step(0));
       if (training_.budget && list.back().bytes_kept > *training_.budget) save_within_budget(list);
     }
@@ -618,6 +671,8 @@ class Partitioner {
   std::vector<bool> relevant_;    ///< needed, or what a needed one is made of
   std::vector<bool> recurrent_;   ///< what the updates of the states are made of that backward needs
   std::vector<bool> in_forward_;  ///< what outputs and new states are made of
+  std::vector<Id> given_;         ///< outputs and new states
+  std::vector<Id> gradients_;     ///< what backward computes of gradients that arrive, these included
   std::vector<Id> next_;          ///< for each state argument
 };
 
@@ -699,7 +754,7 @@ Partition partition(const Graph& joint, const Training& training) {
 CostModel cost_model_named(std::string_view name) {
   const CostModel models[] = {
       {},
-      {.name = "gpu", .op = 0.15, .keep = 0.3, .room = 64, .smallest = 4, .longest = 8},
+      {.name = "gpu", .op = 0.18, .keep = 0.3, .hidden = 0.9, .room = 64, .smallest = 4, .longest = 8},
       {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64, .smallest = 1}};
   std::vector<std::string> names;
   for (const CostModel& model : models) {

@@ -51,7 +51,7 @@ struct Partition {
   Part forward, backward;
   std::optional<Part> rebuild;
   double bytes_kept = 0;  ///< alive between forward and backward per element and step, inputs included
-  double cost = 0;        ///< in bytes per element and step, beyond what every partition costs
+  double cost = 0;        ///< of forward and backward, in bytes per element and step
   double floor = 0;       ///< bytes per element and step that any partition moves to hand values over
 };
 

@@ -319,16 +319,17 @@ double cost_of(const Neuron& neuron, const Training& training) {
   const Lowered lowered = lower(neuron.graph(training.type), training);
   double cost = 0;
   for (const Plan* plan : {&lowered.plans.forward, &lowered.plans.backward}) {
+    double memory = 0, processor = training.costs.op * work_of(plan->step.graph);
     for (const Buffer& buffer : plan->buffers)
-      if (buffer.lead != Lead::once)
-        cost +=
+      if (buffer.lead != Lead::once && buffer.holds != Holds::param && buffer.holds != Holds::grad_param)
+        memory +=
             static_cast<double>(size_of(buffer.mem)) / (buffer.lead == Lead::per_segment ? plan->segment : 1);
-    cost += training.costs.op * work_of(plan->step.graph);
-    if (plan->rebuild) cost += training.costs.op * work_of(plan->rebuild->graph);
+    if (plan->rebuild) processor += training.costs.op * work_of(plan->rebuild->graph);
+    for (Type type : plan->kept)
+      cost += (1 - training.costs.hidden) * training.costs.keep *
+              std::max<double>(static_cast<double>(size_of(natural_memory(type))), training.costs.smallest);
+    cost += memory + processor - training.costs.hidden * std::min(memory, processor);
   }
-  for (Type type : lowered.plans.backward.kept)
-    cost += training.costs.keep *
-            std::max<double>(static_cast<double>(size_of(natural_memory(type))), training.costs.smallest);
   return cost;
 }
 

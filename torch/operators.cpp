@@ -465,22 +465,23 @@ std::vector<std::int64_t> differentiable(const std::string& text) {
 }
 
 /// What training leaves for backward, where all gradients are wanted: "f32 each 16 steps; with sequences
-/// none".
+/// none; on a GPU f32 each 8 steps; with sequences none".
 std::string saved(const std::string& text) {
   return guarded([&] {
     const NeuronHandle held = neuron_of(text);
     std::string out;
-    for (bool sequences : {false, true}) {
-      const Requested& requested = held->requested({.sequences = sequences});
-      out += sequences ? "; with sequences" : "";
-      if (!requested.trainable() || requested.saved().empty()) out += " none";
-      if (!requested.trainable()) continue;
-      for (const Buffer& buffer : requested.saved()) {
-        const bool checkpoint = buffer.lead == Lead::per_segment;
-        out += join(" ", name_of(buffer.mem),
-                    checkpoint ? join(" each ", requested.segment(), " steps") : " each step");
+    for (const char* plan : {"cpu", "gpu"})
+      for (bool sequences : {false, true}) {
+        const Requested& requested = held->requested({.sequences = sequences, .plan = plan});
+        out += sequences ? "; with sequences" : plan == std::string("gpu") ? "; on a GPU" : "";
+        if (!requested.trainable() || requested.saved().empty()) out += " none";
+        if (!requested.trainable()) continue;
+        for (const Buffer& buffer : requested.saved()) {
+          const bool checkpoint = buffer.lead == Lead::per_segment;
+          out += join(" ", name_of(buffer.mem),
+                      checkpoint ? join(" each ", requested.segment(), " steps") : " each step");
+        }
       }
-    }
     return out.substr(1);
   });
 }

@@ -399,6 +399,7 @@ struct CostModel {
   std::string name = "cpu";
   double op = 0.25;   ///< one exact op for one element
   double keep = 0.2;  ///< one byte kept near the processor for the steps of a segment
+  double hidden = 0;  ///< of what a kernel's memory and processor take, this share of the lesser is free
   double room = 64;   ///< bytes for each element that can be kept so
   int smallest = 4;   ///< bytes that a smaller value counts as
   int longest = 64;   ///< steps of a segment, at most: checkpoints are next to nothing by then
