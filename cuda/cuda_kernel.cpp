@@ -13,19 +13,30 @@ namespace flexsn {
 struct CudaKernel::Variant {
   std::vector<CudaField> fields;
   CudaCode wide, narrow;
+  std::optional<CudaCode> loose;  ///< the wide entry for a device where it would spill
 
   Variant(const Cuda& cuda, const Store& store, const CudaModule& module)
       : fields(module.fields),
         wide(cuda, store, module.text(true), {cuda_wide}),
-        narrow(cuda, store, module.text(false), {cuda_narrow}) {}
+        narrow(cuda, store, module.text(false), {cuda_narrow}) {
+    if (std::string text = module.loose_text(); !text.empty())
+      loose.emplace(cuda, store, std::move(text), std::vector<std::string>{cuda_wide});
+  }
 
-  const CudaCode& code(bool is_wide) const { return is_wide ? wide : narrow; }
-  bool is_on(const Gpu& gpu) const { return wide.is_on(gpu) && narrow.is_on(gpu); }
+  /// For a device where the wide entry is.
+  bool spills(const Gpu& gpu) const { return loose && wide.on(gpu).front().local_bytes > 0; }
+  const CudaCode& code(const Gpu& gpu, bool is_wide) const {
+    return !is_wide ? narrow : spills(gpu) ? *loose : wide;
+  }
+  bool is_on(const Gpu& gpu) const {
+    return wide.is_on(gpu) && narrow.is_on(gpu) && (!spills(gpu) || loose->is_on(gpu));
+  }
   /// Both entries, whichever a run needs first: no other size or alignment compiles again.
   void load(const Gpu& gpu) const {
     if (is_on(gpu)) return;
     std::future<void> other = std::async([&] { narrow.on(gpu); });
     wide.on(gpu);
+    if (spills(gpu)) loose->on(gpu);
     other.get();
   }
 };
@@ -145,8 +156,8 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
   found.load(gpu);
-  found.code(wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
-                          wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
+  found.code(gpu, wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
+                               wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
 }
 
 void CudaKernel::run(const PlanRun& run, const Threads&) const {
@@ -248,7 +259,7 @@ std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   found.load(gpu);
   const auto figures_of = [&](bool wide) {
-    const CudaFunction& function = found.code(wide).on(gpu).front();
+    const CudaFunction& function = found.code(gpu, wide).on(gpu).front();
     return CudaFigures{wide ? cuda_wide : cuda_narrow, wide ? options_.threads : options_.narrow_threads,
                        function.registers, function.local_bytes, function.shared_bytes};
   };

@@ -71,7 +71,7 @@ int narrowest_row(const Plan& plan) {
 }  // namespace
 
 CudaShape cuda_shape(const Plan& plan) {
-  constexpr int most_registers = 96, row_bytes = 8, longest = 8;
+  constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8, longest = 8;
   CudaShape shape;
   shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
   for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
@@ -97,6 +97,7 @@ CudaShape cuda_shape(const Plan& plan) {
     options.resident_threads = 0;
   else if (shape.registers() <= 64 && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
+  options.early = shape.narrow_registers() <= most_narrow_registers;
   return shape;
 }
 

@@ -29,9 +29,9 @@ struct CudaShape {
 
   /// Registers of a thread of the wide entry, roughly.
   int registers() const { return options.vector * (options.unroll * registers_a_step + registers_at_once); }
-  /// The same of the narrow entry, which loads later segments early.
+  /// The same of the narrow entry, which may load later segments early.
   int narrow_registers() const {
-    const int sets = rows_take_turns(ops, options.unroll) ? 2 : 3;
+    const int sets = !options.early ? 1 : rows_take_turns(ops, options.unroll) ? 2 : 3;
     return options.unroll * (registers_a_step + (sets - 1) * loaded_a_step) + registers_at_once;
   }
 };
@@ -45,7 +45,8 @@ struct CudaShape {
 /// 512 are the rule, a short body of few rows is asked for 1024: a LIF neuron's backward took 70 registers,
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
-/// addresses.
+/// addresses. Where a body that is held so spills after all, as the compiled kernel says, it is compiled
+/// once more without. The narrow entry loads early where its values fit into 192 of a thread's 255 registers.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.

@@ -55,10 +55,14 @@ class ModuleEmitter {
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
     const int blocks = std::min(options.resident_threads / options.threads, most_blocks);
-    module.wide_entry = entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.",
-                              options.vector, options.threads, blocks, "false");
-    module.narrow_entry =
-        entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads, 0, "true");
+    const auto wide = [&](int held) {
+      return entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.", options.vector,
+                   options.threads, held, "false");
+    };
+    module.wide_entry = wide(blocks);
+    if (blocks > 1) module.loose_entry = wide(0);
+    module.narrow_entry = entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1,
+                                options.narrow_threads, 0, options.early ? "true" : "false");
     return module;
   }
 

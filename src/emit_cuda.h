@@ -20,6 +20,7 @@ struct CudaOptions {
   /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
   /// number.
   int resident_threads = 512;
+  bool early = true;  ///< does the narrow entry load rows of later segments early?
 
   bool operator==(const CudaOptions&) const = default;
 };
@@ -49,12 +50,14 @@ inline constexpr const char *cuda_wide = "flexsn_wide", *cuda_narrow = "flexsn_n
 struct CudaModule {
   std::string common;  ///< what both entries need
   std::string wide_entry, narrow_entry;
+  std::string loose_entry;  ///< the wide one where a thread may have any number of registers; "": the same
   CudaOptions options;
   std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone
 
   std::string text() const { return common + wide_entry + narrow_entry; }
   /// With one of the entries.
   std::string text(bool wide) const { return common + (wide ? wide_entry : narrow_entry); }
+  std::string loose_text() const { return loose_entry.empty() ? "" : common + loose_entry; }
 };
 
 /// `present` says for each buffer of the plan whether the run has it, as for emit_llvm.

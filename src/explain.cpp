@@ -473,8 +473,8 @@ class Explainer {
     out_.gpu.push_back(gpu);
     gpu_ += join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
                  narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
-                 " loaded at once", narrow.empty() ? "" : " and later ones early", ", ", gpu.threads_a_block,
-                 " threads a block, about ", gpu.registers, " registers for values, ",
+                 " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
+                 gpu.threads_a_block, " threads a block, about ", gpu.registers, " registers for values, ",
                  counted(gpu.ops, "exact op"), " a step");
     if (present) try {
         for (const CudaFigures& entry : cuda_figures(plan, 0))

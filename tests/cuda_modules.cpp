@@ -27,6 +27,7 @@ CudaOptions some_options(Dice& dice) {
   options.narrow_threads = dice.pick(threads);
   constexpr int resident[] = {0, 512, 1024};
   options.resident_threads = dice.pick(resident);
+  options.early = dice.below(4) != 0;
   return options;
 }
 

@@ -84,6 +84,17 @@ TEST(CudaShape, ABodyOfManyStatesMayTakeMoreRegisters) {
   EXPECT_EQ(of(200), 0);
 }
 
+TEST(CudaShape, RowsAreLoadedEarlyWhereTheyFit) {
+  const auto of = [](const char* name, Mem type) {
+    return cuda_shape(plan_of(neuron_named(name).graph(type), Kind::backward,
+                              {.state_sequences = true, .saving = Saving::rebuild, .segment = 8}));
+  };
+  EXPECT_TRUE(of("raf", Mem::f32).options.early);
+  const CudaShape wide = of("raf", Mem::f64);
+  EXPECT_FALSE(wide.options.early);
+  EXPECT_EQ(wide.narrow_registers(), wide.registers()) << "one set of rows, one element";
+}
+
 TEST(CudaShape, OpsOfParametersAloneAreNoneOfAStep) {
   const auto of = [](bool scaled) {
     const Neuron one = neuron("one", [&](Step& s) {

@@ -25,9 +25,11 @@ struct Function {
 struct Module {
   int device;
   HostCode code;
+  bool is_held;
   std::map<std::string, Function> functions = {};
 
-  Module(int its_device, const std::string& object) : device(its_device), code(object) {}
+  Module(int its_device, const std::string& object)
+      : device(its_device), code(object), is_held(object.find("__launch_bounds__(128, ") != object.npos) {}
 };
 
 struct Context {
@@ -206,9 +208,11 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return 0;
 }
 
-int cuFuncGetAttribute(int* value, int attribute, void*) {
+int cuFuncGetAttribute(int* value, int attribute, void* function) {
   ENTER(cuFuncGetAttribute);
-  *value = attribute == 4 ? 40 : attribute == 3 ? 8 : 1024;
+  const bool is_held = static_cast<Function*>(function)->module->is_held;
+  const int local_bytes = is_held ? fake().held_local_bytes : fake().local_bytes;
+  *value = attribute == 4 ? 40 : attribute == 3 ? local_bytes : 1024;
   return 0;
 }
 
