@@ -6,7 +6,7 @@ FUNCTIONS ?=
 SOAK ?=
 export PYTHON ?=
 
-.PHONY: help demo test test-asan test-tsan soak test-exhaustive test-gpu bench bench-gpu lint format fuzz setup clean
+.PHONY: help demo test test-asan test-tsan test-architectures soak test-exhaustive test-gpu bench bench-gpu lint format fuzz setup clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test       build, and run every test"
 	@echo "make test-asan  the same with address and undefined-behavior sanitizers"
 	@echo "make test-tsan  what threads share, with the thread sanitizer"
+	@echo "make test-architectures  every CUDA kernel of the tests to object code for four architectures; no GPU"
 	@echo "make soak       a million calls, then ten minutes of processes on one cache; SOAK=\"--seconds 60\" changes it"
 	@echo "make test-exhaustive  the f32 functions on all 2^32 operands: minutes each; FUNCTIONS=... for some"
 	@echo "make bench      run the benchmarks; prints tables and one of all, writes build/bench.json and bench.png; half an hour"
@@ -47,6 +48,12 @@ test-tsan:
 	@tools/setup.sh build
 	@tools/build.sh tsan flexsn_concurrency_tests
 	@tools/test.sh tsan
+
+test-architectures:
+	@tools/setup.sh build
+	@tools/venv.sh all
+	@tools/build.sh dev flexsn_tests
+	@FLEXSN_ALL_ARCHITECTURES=1 ctest --test-dir build -j "$$(nproc)" --output-on-failure -R '^Architecture/CudaNvrtc'
 
 soak:
 	@tools/setup.sh build

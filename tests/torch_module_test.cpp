@@ -644,6 +644,77 @@ TEST_F(TorchModule, TheBackwardKernelTakesAbsentGradients) {
             "f_bwd: expected a gradient for each of 3 results, found 1");
 }
 
+// ---- on a GPU
+// ----------------------------------------------------------------------------------------------------
+
+class TorchModuleOnCuda : public TorchModule {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "torch sees no GPU";
+  }
+};
+
+Tensors on_cpu(Tensors tensors) {
+  for (Tensor& tensor : tensors) tensor = tensor.cpu();
+  return tensors;
+}
+
+TEST_F(TorchModuleOnCuda, ACloneThereHasTheBitsOfTheCpu) {
+  FlexSN here = learning();
+  const auto there = std::dynamic_pointer_cast<nn::FlexSNImpl>(here->clone(torch::Device(torch::kCUDA)));
+  EXPECT_TRUE(there->param("tau").is_cuda() && there->param("beta").is_cuda());
+  const Tensor grad = torch::randn_like(x);
+  Tensor input = x.clone().requires_grad_(), moved = x.cuda().requires_grad_();
+  for (int call : {0, 1}) {  // the second starts from the states of the first
+    SCOPED_TRACE(call);
+    const Tensor z = here(input), found = there->forward(moved);
+    z.backward(grad, true);
+    found.backward(grad.cuda(), true);
+    EXPECT_TRUE(found.is_cuda());
+    EXPECT_TRUE(same_bits(on_cpu({found}), {z}));
+    EXPECT_TRUE(same_bits(on_cpu(*there->states()), *here->states()));
+    EXPECT_TRUE(same_bits(on_cpu({moved.grad(), there->param("tau").grad()}),
+                          {input.grad(), here->param("tau").grad()}));
+  }
+}
+
+TEST_F(TorchModuleOnCuda, StatesMoveAlongBetweenChunks) {
+  const torch::NoGradGuard no_grad;
+  for (const char* step_mode : {"m", "s"}) {
+    FlexSN stays = learning(), moves = learning();
+    stays(x.narrow(0, 0, 3));
+    moves(x.narrow(0, 0, 3));
+    moves->to(torch::kCUDA);
+    for (FlexSN* module : {&stays, &moves}) (*module)->set_step_mode(step_mode);
+    const Tensor rest = step_mode[0] == 'm' ? x.narrow(0, 3, 4) : x[3];
+    EXPECT_TRUE(same_bits(on_cpu({moves(rest.cuda())}), {stays(rest)})) << step_mode;
+    moves->to(torch::kCPU);
+    EXPECT_TRUE(same_bits(*moves->states(), *stays->states())) << step_mode;
+  }
+}
+
+TEST_F(TorchModuleOnCuda, SequencesAndTheKernelHaveTheBitsOfTheCpu) {
+  const Tensor v = torch::randn({2, 3, 4}), a = torch::rand({2, 3, 4}), grad = torch::randn_like(x);
+  std::vector<Tensors> found;
+  for (const torch::Device device : {torch::kCPU, torch::kCUDA}) {
+    const FlexSNKernel kernel(alif,
+                              {{"tau", torch::full({4}, 3.0, device)}, {"beta", torch::ones({}, device)}});
+    Tensor input = x.to(device).detach().requires_grad_(), first = v.to(device).requires_grad_();
+    Tensors all = kernel({input, first, a.to(device)});
+    for (const Tensor& gradient :
+         torch::autograd::grad({all[0], all[2]}, {input, first}, {grad.to(device), torch::ones_like(all[2])}))
+      all.push_back(gradient);
+    found.push_back(on_cpu(all));
+  }
+  EXPECT_TRUE(same_bits(found[0], found[1]));
+}
+
+TEST_F(TorchModuleOnCuda, TensorsOnSeveralDevicesAreRefused) {
+  FlexSN module = learning();
+  EXPECT_EQ(error_of([&] { module(x.cuda()); }),
+            "flexsn: parameter 0 is on cpu, but other tensors of the call are on cuda:0; move it");
+}
+
 // ---- modules of one's own
 // ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
   exit 1
 fi
 
-CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_tests flexsn_torch flexsn_programs flexsn_neuron_texts
+CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_torch flexsn_programs flexsn_neuron_texts \
+  $([ "$1" = bench ] || echo flexsn_tests flexsn_torch_tests)
 export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} FLEXSN_LIBRARY=$PWD/build-gpu/libflexsn_torch.so
 # Where there is no LLVM, the CPU's part of a comparison is the interpreter's, which defines the bits.
 build-gpu/flexsn list targets | grep -Eq '^cpu +yes' || export FLEXSN_TARGET=interpreter
@@ -39,14 +40,25 @@ start() {
   running+=($!)
 }
 pytest=("$python" -m pytest -q -p no:cacheprovider)
-start ctest --test-dir build-gpu -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/Cuda(Neurons|RandomGraphs))' -j "$(nproc)" \
-  --output-on-failure
+start ctest --test-dir build-gpu --output-on-failure -j "$(nproc)" \
+  -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/Cuda(Neurons|RandomGraphs)|TorchModuleOnCuda)'
 start "${pytest[@]}" tests/python/test_cuda.py
 start "${pytest[@]}" tests/python/test_peers_bugs.py
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k test_random_graphs
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'test_built_in_neurons and even'
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'test_built_in_neurons and odd'
 start "${pytest[@]}" tests/python/test_triton_gpu.py -k 'not test_random_graphs and not test_built_in_neurons'
+# The tests of the CPU's path once more, on tensors that lie on the GPU.
+on_cuda() {
+  start env PYTHONPATH="$PYTHONPATH:$PWD/tests/python" "${pytest[@]}" -p on_cuda "${@/#/tests/python/test_}"
+}
+on_cuda scan.py scan_operator.py
+on_cuda captures.py guards.py hidden_reads.py
+on_cuda changes.py user_functions.py functional.py base.py
+on_cuda calls.py handles.py connections.py compile.py surrogates.py
+on_cuda neurons.py
+on_cuda neurons_by_name.py neurons_errors.py fused_property.py flexsn_module.py
+on_cuda operators.py flexsn_use.py flexsn_kernel.py surroundings.py bad_use.py
 failed=0
 for i in "${!running[@]}"; do
   wait "${running[$i]}" || failed=1
