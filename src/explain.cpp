@@ -502,12 +502,11 @@ class Explainer {
     return cuda_absent().empty() ? cuda_device(0) : h200;
   }
 
-  /// Why one element a thread; "" where it is more.
+  /// Why the narrow entry runs; "" where the wide one does.
   std::string why_narrow(const CudaOptions& cut) const {
     if (cut.vector > 1 && out_.elements % cut.vector != 0)
       return join(out_.elements, " is not a multiple of ", cut.vector);
-    if (cut.vector > 1 && !fills_device(cut, out_.elements, device().multiprocessors))
-      return "there would be few blocks";
+    if (!fills_device(cut, out_.elements, device().multiprocessors)) return "there would be few blocks";
     return "";
   }
 

@@ -131,6 +131,16 @@ TEST(CudaExplained, RowsThatAreLoadedEarlyNeedRegisters) {
   EXPECT_EQ(kernels.back().registers, shape.registers() / 2 + 2 * 8 * 2);
   const CudaShape brief = cuda_shape(plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {}));
   EXPECT_EQ(brief.narrow_registers(), brief.registers() / 2 + 8) << "two sets of rows take turns";
+  // Few elements run by the narrow entry, also where a thread of the wide one has one element.
+  ExplainOptions of_doubles{.elements = 256};
+  of_doubles.training = options.training;
+  of_doubles.training.type = Mem::f64;
+  const Explanation doubles = explain(neuron_named("lif"), of_doubles);
+  const CudaShape one = cuda_shape(plan_of(neuron_named("lif").graph(Mem::f64), Kind::backward,
+                                           {.saving = Saving::rebuild, .segment = 8}));
+  EXPECT_EQ(one.options.vector, 1);
+  EXPECT_EQ(doubles.gpu.back().registers, one.narrow_registers());
+  EXPECT_GT(one.narrow_registers(), one.registers());
 }
 
 TEST(CudaExplained, FewElementsWait) {
