@@ -11,32 +11,41 @@ namespace flexsn {
 
 /// The code for one set of buffers that are present.
 struct CudaKernel::Variant {
+  /// One entry, which needs fewer registers on a device where it would spill.
+  class Entry {
+   public:
+    Entry(const Cuda& cuda, const Store& store, const CudaModule& module, bool wide)
+        : usual_(cuda, store, module.text(wide), {name_of(wide)}) {
+      if (std::string text = module.text_if_spilled(wide); !text.empty())
+        if_spilled_.emplace(cuda, store, std::move(text), std::vector<std::string>{name_of(wide)});
+    }
+    static const char* name_of(bool wide) { return wide ? cuda_wide : cuda_narrow; }
+
+    bool is_on(const Gpu& gpu) const { return usual_.is_on(gpu) && on(gpu).is_on(gpu); }
+    /// What runs on a device; the usual code has to be compiled to tell.
+    const CudaCode& on(const Gpu& gpu) const {
+      return if_spilled_ && usual_.on(gpu).front().local_bytes > 0 ? *if_spilled_ : usual_;
+    }
+    void load(const Gpu& gpu) const { on(gpu).on(gpu); }
+
+   private:
+    CudaCode usual_;
+    std::optional<CudaCode> if_spilled_;
+  };
+
   std::vector<CudaField> fields;
-  CudaCode wide, narrow;
-  std::optional<CudaCode> loose;  ///< the wide entry for a device where it would spill
+  Entry wide, narrow;
 
   Variant(const Cuda& cuda, const Store& store, const CudaModule& module)
-      : fields(module.fields),
-        wide(cuda, store, module.text(true), {cuda_wide}),
-        narrow(cuda, store, module.text(false), {cuda_narrow}) {
-    if (std::string text = module.loose_text(); !text.empty())
-      loose.emplace(cuda, store, std::move(text), std::vector<std::string>{cuda_wide});
-  }
+      : fields(module.fields), wide(cuda, store, module, true), narrow(cuda, store, module, false) {}
 
-  /// For a device where the wide entry is.
-  bool spills(const Gpu& gpu) const { return loose && wide.on(gpu).front().local_bytes > 0; }
-  const CudaCode& code(const Gpu& gpu, bool is_wide) const {
-    return !is_wide ? narrow : spills(gpu) ? *loose : wide;
-  }
-  bool is_on(const Gpu& gpu) const {
-    return wide.is_on(gpu) && narrow.is_on(gpu) && (!spills(gpu) || loose->is_on(gpu));
-  }
+  const CudaCode& code(const Gpu& gpu, bool is_wide) const { return (is_wide ? wide : narrow).on(gpu); }
+  bool is_on(const Gpu& gpu) const { return wide.is_on(gpu) && narrow.is_on(gpu); }
   /// Both entries, whichever a run needs first: no other size or alignment compiles again.
   void load(const Gpu& gpu) const {
     if (is_on(gpu)) return;
-    std::future<void> other = std::async([&] { narrow.on(gpu); });
-    wide.on(gpu);
-    if (spills(gpu)) loose->on(gpu);
+    std::future<void> other = std::async([&] { narrow.load(gpu); });
+    wide.load(gpu);
     other.get();
   }
 };

@@ -45,8 +45,8 @@ struct CudaShape {
 /// 512 are the rule, a short body of few rows is asked for 1024: a LIF neuron's backward took 70 registers,
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
-/// addresses. Where a body that is held so spills after all, as the compiled kernel says, it is compiled
-/// once more without. The narrow entry loads early where its values fit into 192 of a thread's 255 registers.
+/// addresses. The narrow entry loads early where its values fit into 192 of a thread's 255 registers. Where
+/// one spills after all, as the compiled kernel says, it is compiled once more without either.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.

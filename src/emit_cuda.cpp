@@ -59,10 +59,14 @@ class ModuleEmitter {
       return entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.", options.vector,
                    options.threads, held, "false");
     };
+    const auto narrow = [&](bool early) {
+      return entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads, 0,
+                   early ? "true" : "false");
+    };
     module.wide_entry = wide(blocks);
-    if (blocks > 1) module.loose_entry = wide(0);
-    module.narrow_entry = entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1,
-                                options.narrow_threads, 0, options.early ? "true" : "false");
+    if (blocks > 1) module.spilled_wide_entry = wide(0);
+    module.narrow_entry = narrow(options.early);
+    if (options.early) module.spilled_narrow_entry = narrow(false);
     return module;
   }
 

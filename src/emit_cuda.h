@@ -50,14 +50,20 @@ inline constexpr const char *cuda_wide = "flexsn_wide", *cuda_narrow = "flexsn_n
 struct CudaModule {
   std::string common;  ///< what both entries need
   std::string wide_entry, narrow_entry;
-  std::string loose_entry;  ///< the wide one where a thread may have any number of registers; "": the same
+  /// Those for a device where they would spill, "" where there are none: the wide one without its limit of
+  /// registers, the narrow one without rows that are loaded early.
+  std::string spilled_wide_entry, spilled_narrow_entry;
   CudaOptions options;
   std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone
 
   std::string text() const { return common + wide_entry + narrow_entry; }
   /// With one of the entries.
   std::string text(bool wide) const { return common + (wide ? wide_entry : narrow_entry); }
-  std::string loose_text() const { return loose_entry.empty() ? "" : common + loose_entry; }
+  /// The same for a device where that would spill, or "".
+  std::string text_if_spilled(bool wide) const {
+    const std::string& entry = wide ? spilled_wide_entry : spilled_narrow_entry;
+    return entry.empty() ? "" : common + entry;
+  }
 };
 
 /// `present` says for each buffer of the plan whether the run has it, as for emit_llvm.

@@ -558,26 +558,29 @@ TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
   EXPECT_EQ(fake_->compiled.size(), 2u);
   EXPECT_EQ(figures[0].registers, 40);
   EXPECT_EQ(figures[0].local_bytes, 0);
-  EXPECT_EQ(figures[1].local_bytes, 8);
+  EXPECT_EQ(figures[1].local_bytes, 0);
   EXPECT_EQ(figures[0].shared_bytes, 1024);
 }
 
-TEST_F(CudaFake, WhatSpillsBecauseItIsHeldIsMadeAnewWithoutThat) {
+TEST_F(CudaFake, WhatSpillsIsMadeAnewWithFewerRegisters) {
   fake_->held_local_bytes = 40;
   fake_->local_bytes = 16;
+  fake_->early_local_bytes = 24;
   const Cuda cuda(library, library, no_store);
   const Plan plan = lif_plan();
   const CudaKernel kernel(plan, cuda, no_store);
   const PlanRun many = run_of(plan, 3, 1 << 20);
   kernel.prepare(many);
   EXPECT_TRUE(kernel.is_ready(many));
-  EXPECT_EQ(fake_->compiled.size(), 3u);
-  EXPECT_EQ(kernel.figures(many)[0].local_bytes, 16);
+  EXPECT_EQ(fake_->compiled.size(), 4u);
+  for (const CudaFigures& figures : kernel.figures(many)) EXPECT_EQ(figures.local_bytes, 16);
   EXPECT_EQ(entry_of(*fake_, kernel, many), "flexsn_wide");
-  EXPECT_EQ(fake_->compiled.size(), 3u);
-  const CudaKernel free(plan, cuda, no_store, {.options = CudaOptions{.resident_threads = 0}});
-  free.prepare(many);
-  EXPECT_EQ(fake_->compiled.size(), 5u) << "what is not held is not made anew";
+  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 101)), "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 4u);
+  const CudaKernel least(plan, cuda, no_store,
+                         {.options = CudaOptions{.resident_threads = 0, .early = false}});
+  least.prepare(many);
+  EXPECT_EQ(fake_->compiled.size(), 6u) << "there is nothing to leave out";
 }
 
 // ---- sums of parameter gradients -------------------------------------------------------------------

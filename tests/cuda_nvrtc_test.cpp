@@ -148,7 +148,7 @@ std::string spilled(const std::string& log, const char* entry) {
   return none ? "" : found;
 }
 
-TEST(CudaNvrtcRegisters, WhatSpillsWhereItIsHeldSpillsNoneWithoutThat) {
+TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
   if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
   const auto module_of = [](const char* name, Mem type) {
     const Plan plan = plan_of(neuron_named(name).graph(type), Kind::backward,
@@ -160,9 +160,10 @@ TEST(CudaNvrtcRegisters, WhatSpillsWhereItIsHeldSpillsNoneWithoutThat) {
   };
   const CudaModule alif = module_of("alif", Mem::f32);
   EXPECT_NE(spilled_by(alif.text(true), cuda_wide), "") << "no case of it any more: look for another one";
-  EXPECT_EQ(spilled_by(alif.loose_text(), cuda_wide), "");
+  EXPECT_EQ(spilled_by(alif.text_if_spilled(true), cuda_wide), "");
   const CudaModule raf = module_of("raf", Mem::f64);
   EXPECT_EQ(spilled_by(raf.text(false), cuda_narrow), "") << "it loads nothing early";
+  EXPECT_EQ(raf.text_if_spilled(false), "");
 }
 
 TEST(CudaNvrtcRegisters, ALeakyNeuronSpillsNone) {

@@ -25,11 +25,14 @@ struct Function {
 struct Module {
   int device;
   HostCode code;
-  bool is_held;
+  bool is_held, is_early;
   std::map<std::string, Function> functions = {};
 
   Module(int its_device, const std::string& object)
-      : device(its_device), code(object), is_held(object.find("__launch_bounds__(128, ") != object.npos) {}
+      : device(its_device),
+        code(object),
+        is_held(object.find("__launch_bounds__(128, ") != object.npos),
+        is_early(object.find(", true>(run)") != object.npos) {}
 };
 
 struct Context {
@@ -210,8 +213,10 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 
 int cuFuncGetAttribute(int* value, int attribute, void* function) {
   ENTER(cuFuncGetAttribute);
-  const bool is_held = static_cast<Function*>(function)->module->is_held;
-  const int local_bytes = is_held ? fake().held_local_bytes : fake().local_bytes;
+  const Module& module = *static_cast<Function*>(function)->module;
+  const int local_bytes = module.is_held    ? fake().held_local_bytes
+                          : module.is_early ? fake().early_local_bytes
+                                            : fake().local_bytes;
   *value = attribute == 4 ? 40 : attribute == 3 ? local_bytes : 1024;
   return 0;
 }
