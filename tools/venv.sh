@@ -6,7 +6,7 @@
 set -u
 cd "$(dirname "$0")/.."
 packages=(torch==2.13.0 numpy matplotlib scikit-learn pytest hypothesis)
-[ "${1:-all}" = demo ] || packages+=(triton==3.9.0 scikit-build-core loguru spikingjelly==2.0.0 nvidia-cuda-nvrtc)
+[ "${1:-all}" = demo ] || packages+=(triton==3.9.0 scikit-build-core loguru spikingjelly==2.0.0 nvidia-cuda-nvrtc==13.4.92)
 shift $(($# > 0))
 log=build/venv.log
 failed=build/setup.failed-venv
