@@ -269,7 +269,7 @@ std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   found.load(gpu);
   const auto figures_of = [&](bool wide) {
     const CudaFunction& function = found.code(gpu, wide).on(gpu).front();
-    return CudaFigures{wide ? cuda_wide : cuda_narrow, wide ? options_.threads : options_.narrow_threads,
+    return CudaFigures{Variant::Entry::name_of(wide), wide ? options_.threads : options_.narrow_threads,
                        function.registers, function.local_bytes, function.shared_bytes};
   };
   return {figures_of(true), figures_of(false)};

@@ -229,14 +229,13 @@ class Partitioner {
     next_.assign(joint_.arguments.size(), no_id);
     for (const Result& result : joint_.results)
       if (result.gives == Gives::next) next_[result.of] = result.value;
-    std::vector<Id> roots, given;
+    std::vector<Id> roots;
     for (std::size_t id = 0; id < joint_.nodes.size(); ++id)
       if (needed_[id]) roots.push_back(static_cast<Id>(id));
     recurrent_ = closure(roots, true);
     for (const Result& result : joint_.results)
-      if (result.gives != Gives::grad) given.push_back(result.value);
-    in_forward_ = ancestors(given);
-    given_ = std::move(given);
+      if (result.gives != Gives::grad) given_.push_back(result.value);
+    in_forward_ = ancestors(given_);
   }
 
   /// What `roots` are made of, through time; without_roots: only what their states' updates are made of.
@@ -333,7 +332,9 @@ class Partitioner {
 
   /// What only gradients need runs once in any case, in forward or in backward.
   double again_cost(Id id) const { return in_forward_[id] ? arithmetic_of(id) : 0; }
-  double compute_cost(Id id) const { return is_op(joint_.at(id)) ? again_cost(id) : -1; }
+  double compute_cost(Id id, double busy = 1) const {
+    return is_op(joint_.at(id)) ? busy * again_cost(id) : -1;
+  }
 
   /// Forward where it saves these values for each step.
   Taken forward_that_saves(const std::vector<Id>& saved) const {
@@ -379,7 +380,7 @@ class Partitioner {
     const double slope = weight / (8.0 * static_cast<double>(joint_.nodes.size()));
     return priced(
         cut([&](Id id) { return bytes_of(id) * ((is_free_to_write(id) ? 1 : 2) + weight + slope * id); },
-            [&](Id id) { return is_op(joint_.at(id)) ? busy * again_cost(id) : -1; }));
+            [&](Id id) { return compute_cost(id, busy); }));
   }
 
   Choice everything() const {

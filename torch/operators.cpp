@@ -470,10 +470,10 @@ std::string saved(const std::string& text) {
   return guarded([&] {
     const NeuronHandle held = neuron_of(text);
     std::string out;
-    for (const char* plan : {"cpu", "gpu"})
+    for (const std::string plan : {"", "gpu"})  // as calls ask for them
       for (bool sequences : {false, true}) {
         const Requested& requested = held->requested({.sequences = sequences, .plan = plan});
-        out += sequences ? "; with sequences" : plan == std::string("gpu") ? "; on a GPU" : "";
+        out += sequences ? "; with sequences" : !plan.empty() ? "; on a GPU" : "";
         if (!requested.trainable() || requested.saved().empty()) out += " none";
         if (!requested.trainable()) continue;
         for (const Buffer& buffer : requested.saved()) {
