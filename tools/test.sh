@@ -27,4 +27,15 @@ echo "left out:"
   [ -z "$skipped" ] || echo "$skipped"
   sed -n 's/^left out: //p' "$dir/Testing/Temporary/LastTest.log"  # tests that leave out a part of themselves
 } | sed 's/^/  /' | grep . || echo "  nothing"
+
+# What a failed test printed stands far above: here is the end of it again.
+[ $status = 0 ] || awk '
+  /^[0-9]+\/[0-9]+ Testing: / { name = $3 }
+  /^Output:$/ { lines = 0; next }
+  { text[lines++] = $0 }
+  /^Test Failed\.$/ {
+    print "\nfailed: " name
+    for (line = lines > 60 ? lines - 60 : 0; line < lines; ++line) print text[line]
+  }
+' "$dir/Testing/Temporary/LastTest.log"
 exit $status
