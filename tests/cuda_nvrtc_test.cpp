@@ -150,18 +150,18 @@ std::string spilled(const std::string& log, const char* entry) {
 
 TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
   if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
-  const auto module_of = [](const char* name, Mem type) {
+  const auto module_of = [](const char* name, Mem type, int segment) {
     const Plan plan = plan_of(neuron_named(name).graph(type), Kind::backward,
-                              {.state_sequences = true, .costs = cost_model_named("gpu")});
+                              {.state_sequences = true, .segment = segment});
     return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), cuda_shape(plan).options);
   };
   const auto spilled_by = [](const std::string& text, const char* entry) {
     return spilled(nvrtc().compile(text, "sm_100", true).log, entry);
   };
-  const CudaModule alif = module_of("alif", Mem::f32);
+  const CudaModule alif = module_of("alif", Mem::f32, 4);
   EXPECT_NE(spilled_by(alif.text(true), cuda_wide), "") << "no case of it any more: look for another one";
   EXPECT_EQ(spilled_by(alif.text_if_spilled(true), cuda_wide), "");
-  const CudaModule raf = module_of("raf", Mem::f64);
+  const CudaModule raf = module_of("raf", Mem::f64, 8);
   EXPECT_EQ(spilled_by(raf.text(false), cuda_narrow), "") << "it loads nothing early";
   EXPECT_EQ(raf.text_if_spilled(false), "");
 }
