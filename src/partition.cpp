@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda_shape.h"
 #include "error.h"
 #include "expand.h"
 #include "mincut.h"
@@ -123,9 +124,9 @@ void give_arguments(const Graph& joint, Extraction& part, const std::vector<Id>&
   }
 }
 
-/// What a step of one kernel takes: bytes moved, and what keeps the processor busy, in bytes.
+/// What a step of one kernel takes: bytes moved and exact ops, slow ones counted for more.
 struct Taken {
-  double memory = 0, processor = 0;
+  double bytes = 0, work = 0;
 };
 
 /// A way to hand values over, before the parts are built.
@@ -284,8 +285,7 @@ class Partitioner {
   double bytes_of(Id id) const { return static_cast<double>(size_of(memory_of(joint_, id))); }
 
   /// Exact ops of one node, slow ones for more; none where it runs once a call.
-  double ops_of(Id id) const { return is_op(joint_.at(id)) && !hoisted_[id] ? exact_work(joint_, id) : 0; }
-  double arithmetic_of(Id id) const { return ops_of(id) * training_.costs.op; }
+  double work_of(Id id) const { return is_op(joint_.at(id)) && !hoisted_[id] ? exact_work(joint_, id) : 0; }
 
   /// Where a value is in memory without being saved: its result, if it is one that forward writes.
   std::optional<Port> written(Id id) const {
@@ -331,7 +331,7 @@ class Partitioner {
   }
 
   /// What only gradients need runs once in any case, in forward or in backward.
-  double again_cost(Id id) const { return in_forward_[id] ? arithmetic_of(id) : 0; }
+  double again_cost(Id id) const { return in_forward_[id] ? work_of(id) * training_.costs.op : 0; }
   double compute_cost(Id id, double busy = 1) const {
     return is_op(joint_.at(id)) ? busy * again_cost(id) : -1;
   }
@@ -342,16 +342,16 @@ class Partitioner {
     roots.insert(roots.end(), saved.begin(), saved.end());
     const std::vector<bool> runs = ancestors(roots);
     Taken taken;
-    for (Id id : saved) taken.memory += bytes_of(id);
+    for (Id id : saved) taken.bytes += bytes_of(id);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Id id = static_cast<Id>(i);
       if (!runs[i]) continue;
-      if (is_input(id)) taken.memory += bytes_of(id);
-      taken.processor += arithmetic_of(id);
+      if (is_input(id)) taken.bytes += bytes_of(id);
+      taken.work += work_of(id);
     }
     for (const Result& result : joint_.results)
       if (result.gives == Gives::output || (result.gives == Gives::next && training_.state_sequences))
-        taken.memory += static_cast<double>(size_of(result.mem));
+        taken.bytes += static_cast<double>(size_of(result.mem));
     return taken;
   }
 
@@ -359,18 +359,18 @@ class Partitioner {
   Taken gradients_alone() const {
     Taken taken;
     for (Id id : gradients_) {
-      if (has_role(id, Role::grad_output)) taken.memory += bytes_of(id);
-      taken.processor += arithmetic_of(id);
+      if (has_role(id, Role::grad_output)) taken.bytes += bytes_of(id);
+      taken.work += work_of(id);
     }
     for (const Result& result : joint_.results)
       if (result.gives == Gives::grad && is_input(joint_.arguments[result.of].value))
-        taken.memory += static_cast<double>(size_of(result.mem));
+        taken.bytes += static_cast<double>(size_of(result.mem));
     return taken;
   }
 
   double cost_of(const Taken& kernel) const {
-    return kernel.memory + kernel.processor -
-           training_.costs.hidden * std::min(kernel.memory, kernel.processor);
+    const double arithmetic = kernel.work * training_.costs.op;
+    return kernel.bytes + arithmetic - training_.costs.hidden * std::min(kernel.bytes, arithmetic);
   }
 
   /// Values saved for each step; `weight` is what a byte kept alive costs beside the traffic. It differs a
@@ -399,8 +399,8 @@ class Partitioner {
       choice.bytes_kept += bytes_of(id);
       if (!is_free_to_write(id)) saved.push_back(id);
     }
-    backward.memory += choice.bytes_kept;
-    for (Id id : computed_again(choice.handed)) backward.processor += arithmetic_of(id);
+    backward.bytes += choice.bytes_kept;
+    for (Id id : computed_again(choice.handed)) backward.work += work_of(id);
     choice.cost = cost_of(forward_that_saves(saved)) + cost_of(backward);
     return choice;
   }
@@ -442,30 +442,50 @@ class Partitioner {
     for (Id id : crossing) (is_input(id) && !runs[id] ? choice.handed : choice.kept).push_back(id);
     const Taken forward = forward_that_saves({});
     Taken backward = gradients_alone();
+    std::vector<Id> inputs = choice.handed;
     double kept = 0, checkpoint = 0, read = 0;
     for (Id id : choice.kept) kept += kept_bytes(id);
     for (int state : states) checkpoint += static_cast<double>(size_of(joint_.arguments[state].mem));
-    for (Id id : choice.handed) read += bytes_of(id);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Id id = static_cast<Id>(i);
-      if (runs[i] && is_input(id)) read += bytes_of(id);
-      if (runs[i]) backward.processor += arithmetic_of(id);
+      if (runs[i] && is_input(id)) inputs.push_back(id);
+      if (runs[i]) backward.work += work_of(id);
     }
-    for (Id id : computed_again(crossing)) backward.processor += arithmetic_of(id);
+    for (Id id : inputs) read += bytes_of(id);
+    for (Id id : computed_again(crossing)) backward.work += work_of(id);
     std::vector<Choice> list;
     for (int segment : segments) {
       Choice& one = list.emplace_back(choice);
       Taken saving = forward, reading = backward;
-      saving.memory += checkpoint / segment;
-      reading.memory += read + checkpoint / segment;
+      saving.bytes += checkpoint / segment;
+      reading.bytes += read + checkpoint / segment;
       one.segment = segment;
       one.bytes_kept = read + checkpoint / segment;
       one.cost =
           cost_of(saving) + cost_of(reading) + kept * training_.costs.keep * (1 - training_.costs.hidden);
-      // What does not fit near the processor goes to memory and back.
-      if (segment * kept > training_.costs.room) one.cost += 2 * kept;
+      one.cost +=
+          2 * (training_.costs.registers ? over_registers(segment, kept + loaded(inputs), backward.work)
+               : segment * kept > training_.costs.room ? kept
+                                                       : 0);
     }
     return list;
+  }
+
+  /// Bytes of rows that each step of backward loads, these inputs among them, as they are kept.
+  double loaded(const std::vector<Id>& inputs) const {
+    double bytes = 0;
+    for (Id id : inputs) bytes += kept_bytes(id);
+    for (Id id : gradients_)
+      if (has_role(id, Role::grad_output) || (training_.state_sequences && has_role(id, Role::grad_next)))
+        bytes += kept_bytes(id);
+    return bytes;
+  }
+
+  /// Bytes a step that do not fit into registers where each step of a segment holds so many: none do where
+  /// the steps are too much code to stand one after another.
+  double over_registers(int segment, double held, double work) const {
+    const double room = is_too_long(std::llround(work), segment, 1) ? 0 : training_.costs.room;
+    return std::max(0.0, held - room / segment);
   }
 
   /// The fewest bytes that get backward its values, were arithmetic and checkpoints free: the smallest cut,
@@ -605,7 +625,7 @@ class Partitioner {
       part.next(place[i], part.moved(next_[out.rebuilt[i]]), {What::state, out.rebuilt[i]});
     out.rebuild = part.take();
     for (std::size_t id = 0; id < runs.size(); ++id)
-      if (runs[id] && ops_of(static_cast<Id>(id)) > 0) out.recomputed.push_back(static_cast<Id>(id));
+      if (runs[id] && work_of(static_cast<Id>(id)) > 0) out.recomputed.push_back(static_cast<Id>(id));
   }
 
   void build_backward(Partition& out) const {
@@ -753,11 +773,17 @@ Partition partition(const Graph& joint, const Training& training) {
 }
 
 CostModel cost_model_named(std::string_view name) {
-  const CostModel models[] = {
-      {},
-      // Its room is registers, 32 of the 96 or so that a thread's values have.
-      {.name = "gpu", .op = 0.18, .keep = 0.3, .hidden = 0.9, .room = 128, .smallest = 4, .longest = 8},
-      {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64, .smallest = 1}};
+  const CostModel models[] = {{},
+                              // Its room is half of the 96 registers or so that a thread's values have.
+                              {.name = "gpu",
+                               .op = 0.18,
+                               .keep = 0.3,
+                               .hidden = 0.9,
+                               .room = 192,
+                               .registers = true,
+                               .smallest = 4,
+                               .longest = 8},
+                              {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64, .smallest = 1}};
   std::vector<std::string> names;
   for (const CostModel& model : models) {
     if (model.name == name) return model;

@@ -28,6 +28,33 @@ TEST(CudaShape, TheStepsOfAPlanWithCheckpointsAreItsOwn) {
   EXPECT_EQ(shape_of("lif", Kind::inference).options.unroll, 8);
 }
 
+TEST(CudaShape, CheckpointsLieAsFarApartAsRegistersAllow) {
+  const auto ring = [](int states) {
+    return neuron("ring", [states](Step& s) {
+      std::vector<Value> all;
+      for (int i = 0; i < states; ++i) all.push_back(s.state(join("v", i)));
+      const auto x = s.input("x");
+      for (int i = 0; i < states; ++i) s.next(all[i], all[i] * all[(i + 1) % states] + x);
+      s.output("y", all[0]);
+    });
+  };
+  const auto steps_of = [](const Neuron& neuron, std::optional<double> budget = {}) {
+    const Training training{.budget = budget, .costs = cost_model_named("gpu")};
+    return plan_of(neuron.graph(Mem::f32), Kind::backward, training).segment;
+  };
+  for (const auto& [states, steps] : {std::pair{4, 8}, {5, 4}, {10, 4}, {17, 2}})
+    EXPECT_EQ(steps_of(ring(states)), steps) << states;
+  // Rows that a step reads are held as well, and code that is too long holds none.
+  const Neuron many = neuron("many", [](Step& s) {
+    const auto v = s.state("v"), h = v * 0.5 + s.input("x");
+    s.next(v, h);
+    for (int i = 0; i < 24; ++i) s.output(join("y", i), exp(h * (1.0 + i)));
+  });
+  EXPECT_EQ(steps_of(many), 0);
+  EXPECT_EQ(steps_of(neuron_named("hodgkin_huxley")), 0);
+  EXPECT_EQ(steps_of(neuron_named("hodgkin_huxley"), 8.0), 4);
+}
+
 TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {
   const auto many = [](int terms) {
     const Neuron long_one = neuron("long", [&](Step& s) {

@@ -378,21 +378,6 @@ TEST(Partition, TheFewestBytesAreFound) {
   EXPECT_EQ(parts.bytes_kept, bytes);
 }
 
-TEST(Partition, CheckpointsOfAGpuLieAsFarApartAsRegistersAllow) {
-  const auto ring = [](int states) {
-    return neuron("ring", [states](Step& s) {
-      std::vector<Value> all;
-      for (int i = 0; i < states; ++i) all.push_back(s.state(join("v", i)));
-      const auto x = s.input("x");
-      for (int i = 0; i < states; ++i) s.next(all[i], all[i] * all[(i + 1) % states] + x);
-      s.output("y", all[0]);
-    });
-  };
-  for (const auto& [states, steps] : {std::pair{4, 8}, {5, 4}, {8, 4}, {9, 2}, {16, 2}, {17, 0}})
-    EXPECT_EQ(parts_of(ring(states), {.costs = cost_model_named("gpu")}).segment, steps) << states;
-  EXPECT_EQ(parts_of(neuron_named("hodgkin_huxley"), {.costs = cost_model_named("gpu")}).segment, 0);
-}
-
 TEST(Partition, WhatIsNotWantedIsNeitherSavedNorComputed) {
   const KernelInfo all = kernel_info(odd, Kind::backward),
                    some = kernel_info(odd, Kind::backward, {.wanted = {"x"}});
