@@ -448,7 +448,13 @@ Outcome explain(const Request& given) {
                         {"kept_alive_per_step", explanation.kept_alive_per_step}};
   else
     json["untrainable"] = explanation.untrainable;
-  for (const flexsn::GpuKernel& kernel : explanation.gpu)
+  for (const flexsn::GpuKernel& kernel : explanation.gpu) {
+    nlohmann::json compiled = nlohmann::json::array();
+    for (const flexsn::GpuEntry& entry : kernel.compiled)
+      compiled.push_back({{"entry", entry.entry},
+                          {"registers", entry.registers},
+                          {"local_bytes", entry.local_bytes},
+                          {"again", entry.again}});
     json["gpu"].push_back({{"kernel", kernel.kernel},
                            {"elements_a_thread", kernel.elements_a_thread},
                            {"threads_a_block", kernel.threads_a_block},
@@ -457,7 +463,9 @@ Outcome explain(const Request& given) {
                            {"ops", kernel.ops},
                            {"instructions", kernel.instructions},
                            {"bytes", kernel.bytes},
-                           {"most_instructions", kernel.most_instructions}});
+                           {"most_instructions", kernel.most_instructions},
+                           {"compiled", compiled}});
+  }
   json["text"] = explanation.text;
   return {dumped(json)};
 }

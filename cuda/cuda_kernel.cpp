@@ -23,9 +23,8 @@ struct CudaKernel::Variant {
 
     bool is_on(const Gpu& gpu) const { return usual_.is_on(gpu) && on(gpu).is_on(gpu); }
     /// What runs on a device; the usual code has to be compiled to tell.
-    const CudaCode& on(const Gpu& gpu) const {
-      return if_spilled_ && usual_.on(gpu).front().local_bytes > 0 ? *if_spilled_ : usual_;
-    }
+    const CudaCode& on(const Gpu& gpu) const { return is_again(gpu) ? *if_spilled_ : usual_; }
+    bool is_again(const Gpu& gpu) const { return if_spilled_ && usual_.on(gpu).front().local_bytes > 0; }
     void load(const Gpu& gpu) const { on(gpu).on(gpu); }
 
    private:
@@ -268,9 +267,14 @@ std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   found.load(gpu);
   const auto figures_of = [&](bool wide) {
-    const CudaFunction& function = found.code(gpu, wide).on(gpu).front();
-    return CudaFigures{Variant::Entry::name_of(wide), wide ? options_.threads : options_.narrow_threads,
-                       function.registers, function.local_bytes, function.shared_bytes};
+    const Variant::Entry& entry = wide ? found.wide : found.narrow;
+    const CudaFunction& function = entry.on(gpu).on(gpu).front();
+    return CudaFigures{.entry = Variant::Entry::name_of(wide),
+                       .threads = wide ? options_.threads : options_.narrow_threads,
+                       .registers = function.registers,
+                       .local_bytes = function.local_bytes,
+                       .shared_bytes = function.shared_bytes,
+                       .again = entry.is_again(gpu)};
   };
   return {figures_of(true), figures_of(false)};
 }

@@ -124,6 +124,7 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
                "commas between");
   };
   if (asked.ends_with(',')) fail("");
+  rule.again_if_spilled = asked.empty();
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
     asked.remove_prefix(std::min(asked.size(), part.size() + 1));

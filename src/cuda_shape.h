@@ -51,7 +51,8 @@ struct CudaShape {
 /// one spills after all, as the compiled kernel says, it is compiled once more without either.
 CudaShape cuda_shape(const Plan& plan);
 
-/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.
+/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for, which is compiled whether it
+/// spills or not; a plan's segments stay.
 CudaShape cuda_shape_to_run(const Plan& plan);
 
 /// Do so many elements fill a device's multiprocessors with blocks of the wide entry? Where not, one element

@@ -64,9 +64,9 @@ class ModuleEmitter {
                    early ? "true" : "false");
     };
     module.wide_entry = wide(blocks);
-    if (blocks > 1) module.spilled_wide_entry = wide(0);
+    if (blocks > 1 && options.again_if_spilled) module.spilled_wide_entry = wide(0);
     module.narrow_entry = narrow(options.early);
-    if (options.early) module.spilled_narrow_entry = narrow(false);
+    if (options.early && options.again_if_spilled) module.spilled_narrow_entry = narrow(false);
     return module;
   }
 

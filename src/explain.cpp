@@ -461,6 +461,9 @@ class Explainer {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
     }
+    const std::vector<GpuEntry> compiled = present ? compiled_entries(plan) : std::vector<GpuEntry>{};
+    for (const GpuEntry& entry : compiled)
+      if (entry.entry == cuda_narrow && entry.again) cut.early = false;
     const GpuKernel gpu{.kernel = kernel.kernel,
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,
@@ -469,20 +472,19 @@ class Explainer {
                         .ops = shape.ops,
                         .instructions = shape.instructions,
                         .bytes = bytes,
-                        .most_instructions = instructions_a_byte * bytes};
+                        .most_instructions = instructions_a_byte * bytes,
+                        .compiled = compiled};
     out_.gpu.push_back(gpu);
     gpu_ += join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
                  narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
                  " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
                  gpu.threads_a_block, " threads a block, about ", gpu.registers, " registers for values, ",
                  counted(gpu.ops, "exact op"), " a step");
-    if (present) try {
-        for (const CudaFigures& entry : cuda_figures(plan, 0))
-          gpu_ += join("; ", entry.entry, " has ", entry.registers, " registers and ", entry.local_bytes,
-                       " bytes that did not fit");
-      } catch (const UserError& error) {
-        unknown_ = error.what();
-      }
+    for (const GpuEntry& entry : compiled) {
+      const char* without = entry.entry == cuda_narrow ? "early rows" : "its limit of registers";
+      gpu_ += join("; ", entry.entry, entry.again ? join(", compiled once more without ", without, ",") : "",
+                   " has ", entry.registers, " registers and ", entry.local_bytes, " bytes that did not fit");
+    }
     if (gpu.bytes > 0 && out_.elements > 0) {
       // A warp for each of a multiprocessor's four schedulers waits more than it computes or loads.
       const std::int64_t few = std::int64_t{128} * device().multiprocessors;
@@ -497,10 +499,19 @@ class Explainer {
     gpu_ += "\n";
   }
 
-  static CudaDevice device() {
-    constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
-    return cuda_absent().empty() ? cuda_device(0) : h200;
+  std::vector<GpuEntry> compiled_entries(const Plan& plan) {
+    std::vector<GpuEntry> entries;
+    try {
+      for (const CudaFigures& found : cuda_figures(plan, 0))
+        entries.push_back({found.entry, found.registers, found.local_bytes, found.again});
+    } catch (const UserError& error) {
+      unknown_ = error.what();
+    }
+    return entries;
   }
+
+  static constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
+  static CudaDevice device() { return cuda_absent().empty() ? cuda_device(0) : h200; }
 
   /// Why the narrow entry runs; "" where the wide one does.
   std::string why_narrow(const CudaOptions& cut) const {

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <thread>
 
 #include "cuda_fake/fake.h"
 #include "cuda_kernel.h"
+#include "cuda_shape.h"
 #include "cuda_spread.h"
 #include "error.h"
 #include "random_graph.h"
@@ -577,10 +579,46 @@ TEST_F(CudaFake, WhatSpillsIsMadeAnewWithFewerRegisters) {
   EXPECT_EQ(entry_of(*fake_, kernel, many), "flexsn_wide");
   EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 101)), "flexsn_narrow");
   EXPECT_EQ(fake_->compiled.size(), 4u);
+  for (const CudaFigures& figures : kernel.figures(many)) EXPECT_TRUE(figures.again) << figures.entry;
   const CudaKernel least(plan, cuda, no_store,
                          {.options = CudaOptions{.resident_threads = 0, .early = false}});
   least.prepare(many);
   EXPECT_EQ(fake_->compiled.size(), 6u) << "there is nothing to leave out";
+  const CudaKernel asked(plan, cuda, no_store, {.options = cuda_options("resident_threads=1024", {})});
+  asked.prepare(many);
+  EXPECT_EQ(fake_->compiled.size(), 8u) << "what a person asks for stays";
+  EXPECT_EQ(asked.figures(many).front().local_bytes, 40);
+}
+
+TEST_F(CudaFake, ExplainSpeaksOfTheDevice) {
+  // In a process of its own: the standard driver is found once in one.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto explained = [&](const char* asked, std::int64_t elements) {
+    setenv("FLEXSN_CUDA_DRIVER", library, 1);
+    setenv("FLEXSN_NVRTC", library, 1);
+    setenv("FLEXSN_CACHE", "0", 1);
+    if (asked != nullptr) setenv("FLEXSN_CUDA_SHAPE", asked, 1);
+    fake_->held_local_bytes = 40;
+    fake_->early_local_bytes = 24;
+    fake_->local_bytes = 0;
+    ExplainOptions options{.elements = elements};
+    options.training.costs = cost_model_named("gpu");
+    const Explanation found = explain(neuron_named("lif"), options);
+    const GpuEntry& wide = found.gpu.at(0).compiled.at(0);
+    std::cerr << wide.entry << " " << wide.local_bytes << " " << wide.again << "\n" << found.text;
+    std::exit(0);
+  };
+  const testing::ExitedWithCode done(0);
+  EXPECT_EXIT(
+      explained(nullptr, 1000), done,
+      "flexsn_wide 0 1\n(.|\n)*8 steps loaded at once, 128 threads(.|\n)*"
+      "; flexsn_wide, compiled once more without its limit of registers, has 40 registers and 0 bytes "
+      "that did not fit; flexsn_narrow, compiled once more without early rows, has 40 registers and 0");
+  EXPECT_EXIT(explained("resident_threads=1024", 1000), done,
+              "flexsn_wide 40 0\n(.|\n)*8 steps loaded at once and later ones early(.|\n)*"
+              "; flexsn_wide has 40 registers and 40 bytes that did not fit; flexsn_narrow has 40 registers");
+  EXPECT_EXIT(explained(nullptr, 65536), done,
+              "memory is the limit where the device has time for 3.00 a byte");
 }
 
 // ---- sums of parameter gradients -------------------------------------------------------------------

@@ -214,9 +214,13 @@ TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
 TEST(CudaShape, APersonMayAskForAnother) {
   const CudaOptions rule;
   EXPECT_EQ(cuda_options("", rule), rule);
-  EXPECT_EQ(
-      cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256", rule),
-      (CudaOptions{.vector = 4, .unroll = 16, .threads = 64, .narrow_threads = 32, .resident_threads = 256}));
+  EXPECT_EQ(cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256", rule),
+            (CudaOptions{.vector = 4,
+                         .unroll = 16,
+                         .threads = 64,
+                         .narrow_threads = 32,
+                         .resident_threads = 256,
+                         .again_if_spilled = false}));
   EXPECT_EQ(cuda_options("resident_threads=0", rule).resident_threads, 0);
   for (const char* wrong :
        {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2", "vector=", "vector", "vector=2x", ",",

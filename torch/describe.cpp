@@ -196,6 +196,10 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
       note("bytes_for_each_step_of_" + kernel.kernel, kernel.bytes);
       note("instructions_of_" + kernel.kernel, kernel.instructions);
       note("most_instructions_of_" + kernel.kernel, kernel.most_instructions);
+      for (const GpuEntry& entry : kernel.compiled) {
+        note(join("registers_of_", kernel.kernel, "_in_", entry.entry), entry.registers);
+        note(join("local_bytes_of_", kernel.kernel, "_in_", entry.entry), entry.local_bytes);
+      }
     }
     Strings saved;
     for (const SavedValue& value : found.saved) saved.push_back(join(value.name, ": ", value.reason));

@@ -678,6 +678,15 @@ struct SavedValue {
   Mem type = Mem::f32;
   std::string reason;
 };
+/// What the compiler made of one entry of a kernel, where there is a GPU.
+struct GpuEntry {
+  std::string entry;
+  int registers = 0;    ///< of a thread
+  int local_bytes = 0;  ///< of a thread: what did not fit into registers
+  /// It did not fit at first and is compiled once more: the wide one without its limit of registers, the
+  /// narrow one without rows that are loaded early.
+  bool again = false;
+};
 /// How a kernel is cut for a GPU, and what it waits for there.
 struct GpuKernel {
   std::string kernel;
@@ -688,6 +697,7 @@ struct GpuKernel {
   int instructions = 0;          ///< that they become, roughly
   double bytes = 0;              ///< read and written for each element and step
   double most_instructions = 0;  ///< that the device has time for while it moves those bytes
+  std::vector<GpuEntry> compiled;
 };
 /// What runs of a neuron will do. A pass is [T, N] elements of the first input (output where there is none).
 struct Explanation {

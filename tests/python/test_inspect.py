@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flexsn
-from flexsn import FlexSN, neurons
+from flexsn import FlexSN, _library, neurons
 from flexsn.__main__ import main
 from flexsn._library import ops
 from flexsn.fused import Fused
@@ -141,6 +144,23 @@ def test_explain_speaks_of_a_gpu_where_it_is_asked_to():
     assert "on a GPU" not in here.text and "instructions_of_forward" not in here.numbers
     with pytest.raises(ValueError, match='device must be "cpu" or "cuda", found mps'):
         flexsn.explain(plain, num_states=1, device="mps")
+
+
+def test_explain_tells_what_the_compiler_made_of_kernels_where_there_is_a_gpu():
+    # A driver and a compiler that only say what they were asked.
+    fake = str(_library._find().with_name("libflexsn_fake_cuda.so"))
+    asked = """
+import flexsn
+found = flexsn.explain(lambda x, v: (x, v + x), num_states=1, T=8, shape=(64,), device="cuda", dtype="f32")
+for kernel in ("inference_final_state", "forward", "backward"):
+    for entry in ("flexsn_wide", "flexsn_narrow"):
+        registers = found.numbers[f"registers_of_{kernel}_in_{entry}"]
+        local = found.numbers[f"local_bytes_of_{kernel}_in_{entry}"]
+        assert registers == 40
+        assert f"; {entry} has 40 registers and {local:.0f} bytes that did not fit" in found.text, found.text
+"""
+    surroundings = os.environ | {"FLEXSN_CUDA_DRIVER": fake, "FLEXSN_NVRTC": fake, "FLEXSN_CACHE": "0"}
+    subprocess.run([sys.executable, "-c", asked], env=surroundings, check=True)
 
 
 # ---- show
