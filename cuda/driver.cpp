@@ -105,10 +105,15 @@ const Gpu& Driver::gpu(int number) const {
   };
   const int major = asked(attribute_major), minor = asked(attribute_minor);
   made->multiprocessors = asked(attribute_multiprocessors);
-  // Kilohertz and bits. Memory moves twice in a cycle; a multiprocessor could start 4 warps of 32 threads at
-  // once, of which kernels with the most arithmetic were seen to start three quarters.
-  const double bytes = asked(attribute_memory_clock) * 2.0 * asked(attribute_memory_width) / 8;
-  made->instructions_a_byte = made->multiprocessors * 96.0 * asked(attribute_clock) / bytes;
+  // Kilohertz and bits; a device that is shared or has no memory of its own may not tell. Memory moves twice
+  // in a cycle; a multiprocessor could start 4 warps of 32 threads at once, of which kernels with the most
+  // arithmetic were seen to start three quarters.
+  const auto told = [&](int attribute) {
+    int value = 0;
+    return cuda.cuDeviceGetAttribute(&value, attribute, device) == 0 ? value : 0;
+  };
+  const double bytes = told(attribute_memory_clock) * 2.0 * told(attribute_memory_width) / 8;
+  if (bytes > 0) made->instructions_a_byte = made->multiprocessors * 96.0 * told(attribute_clock) / bytes;
   made->name = name;
   made->capability = 10 * major + minor;
   const RelaxedCapture relaxed(*this);

@@ -62,7 +62,7 @@ struct Gpu {
   std::string name;
   int capability = 0;  ///< 90 for 9.0
   int multiprocessors = 0;
-  double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte
+  double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte; 0: unknown
   void* context = nullptr;
 };
 

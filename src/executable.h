@@ -99,7 +99,7 @@ std::string cuda_ptx(const std::string& text);
 /// What a driver says of a device.
 struct CudaDevice {
   int multiprocessors = 0;
-  double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte
+  double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte; 0: unknown
 };
 CudaDevice cuda_device(int device);
 

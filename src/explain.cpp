@@ -453,7 +453,8 @@ class Explainer {
     if (!for_gpu()) return;
     const bool present = cuda_absent().empty();
     const double bytes = kernel.read_per_step + kernel.written_per_step;
-    const double instructions_a_byte = device().instructions_a_byte;
+    const bool known = present && device().instructions_a_byte > 0;
+    const double instructions_a_byte = known ? device().instructions_a_byte : h200.instructions_a_byte;
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
     const std::string narrow = why_narrow(cut);
@@ -488,13 +489,12 @@ class Explainer {
     if (gpu.bytes > 0 && out_.elements > 0) {
       // A warp for each of a multiprocessor's four schedulers waits more than it computes or loads.
       const std::int64_t few = std::int64_t{128} * device().multiprocessors;
-      const std::string_view where = present ? "the device" : "an H200";
       gpu_ += join("\n    about ", gpu.instructions, " instructions for ", decimal(gpu.bytes), " bytes: ");
-      gpu_ += out_.elements < few
-                  ? join("waiting is the limit where ", where, " has time for ", few, " elements at once")
-                  : join(gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
-                         " is the limit where ", where, " has time for ", decimal(instructions_a_byte),
-                         " a byte");
+      gpu_ += out_.elements < few ? join("waiting is the limit where ", present ? "the device" : "an H200",
+                                         " has time for ", few, " elements at once")
+                                  : join(gpu.instructions > gpu.most_instructions ? "arithmetic" : "memory",
+                                         " is the limit where ", known ? "the device" : "an H200",
+                                         " has time for ", decimal(instructions_a_byte), " a byte");
     }
     gpu_ += "\n";
   }
