@@ -125,7 +125,8 @@ for wait in range(50):
 (pathlib.Path({str(tmp_path)!r}) / ("left." + os.environ["RANK"])).write_text(str(left))
 """
     )
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    # The machine's own name, by which processes would meet, need not resolve.
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
     printed = run(*torchrun, str(script), *SMALL)
     first, last = from_to(printed)
     assert last < 0.5 * first

@@ -110,7 +110,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         options.append("cmake.define.CMAKE_CXX_COMPILER=c++")
     given = [word for option in options for word in ("-C", option)]
     build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", *given, "-w", str(folder), str(ROOT)]
-    done = subprocess.run([sys.executable, "-m", "pip", *build], capture_output=True, text=True, timeout=1200)
+    done = subprocess.run([sys.executable, "-m", "pip", *build], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = folder.glob("*.whl")
     return made
