@@ -30,12 +30,12 @@ echo "left out:"
 
 # What a failed test printed stands far above: here is the end of it again.
 [ $status = 0 ] || awk '
-  /^[0-9]+\/[0-9]+ Testing: / { name = $3 }
-  /^Output:$/ { lines = 0; next }
+  FNR == NR { sub(/^[0-9]+:/, ""); failed[$0]; next }
+  /^[0-9]+\/[0-9]+ Testing: / { sub(/^[0-9]+\/[0-9]+ Testing: /, ""); name = $0; lines = 0; next }
   { text[lines++] = $0 }
-  /^Test Failed\.$/ {
+  name in failed && index($0, "\"" name "\" end time: ") == 1 {
     print "\nfailed: " name
     for (line = lines > 60 ? lines - 60 : 0; line < lines; ++line) print text[line]
   }
-' "$dir/Testing/Temporary/LastTest.log"
+' "$dir/Testing/Temporary/LastTestsFailed.log" "$dir/Testing/Temporary/LastTest.log"
 exit $status
