@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <future>
 
 #include "cuda_shape.h"
@@ -11,25 +12,44 @@ namespace flexsn {
 
 /// The code for one set of buffers that are present.
 struct CudaKernel::Variant {
-  /// One entry, which needs fewer registers on a device where it would spill.
+  /// One entry. Where it spills it is compiled in other ways, and the one that spills least runs.
   class Entry {
    public:
-    Entry(const Cuda& cuda, const Store& store, const CudaModule& module, bool wide)
-        : usual_(cuda, store, module.text(wide), {name_of(wide)}) {
-      if (std::string text = module.text_if_spilled(wide); !text.empty())
-        if_spilled_.emplace(cuda, store, std::move(text), std::vector<std::string>{name_of(wide)});
+    struct Way {
+      Way(const Cuda& cuda, const Store& store, const std::string& text, const char* name,
+          const std::string& is_different)
+          : code(cuda, store, text, {name}), how(is_different) {}
+      CudaCode code;
+      std::string how;
+    };
+
+    Entry(const Cuda& cuda, const Store& store, const CudaModule& module, bool wide) {
+      for (const CudaWay& way : wide ? module.wide : module.narrow)
+        ways_.emplace_back(cuda, store, module.text(way), name_of(wide), way.how);
     }
     static const char* name_of(bool wide) { return wide ? cuda_wide : cuda_narrow; }
 
-    bool is_on(const Gpu& gpu) const { return usual_.is_on(gpu) && on(gpu).is_on(gpu); }
-    /// What runs on a device; the usual code has to be compiled to tell.
-    const CudaCode& on(const Gpu& gpu) const { return is_again(gpu) ? *if_spilled_ : usual_; }
-    bool is_again(const Gpu& gpu) const { return if_spilled_ && usual_.on(gpu).front().local_bytes > 0; }
-    void load(const Gpu& gpu) const { on(gpu).on(gpu); }
+    bool is_on(const Gpu& gpu) const {
+      for (const Way& way : ways_) {
+        if (!way.code.is_on(gpu)) return false;
+        if (spilled(way, gpu) == 0) return true;
+      }
+      return true;
+    }
+    /// What runs on a device; those before it have to be compiled to tell.
+    const Way& on(const Gpu& gpu) const {
+      const Way* best = &ways_.front();
+      for (const Way& way : ways_) {
+        if (spilled(*best, gpu) == 0) break;
+        if (spilled(way, gpu) < spilled(*best, gpu)) best = &way;
+      }
+      return *best;
+    }
 
    private:
-    CudaCode usual_;
-    std::optional<CudaCode> if_spilled_;
+    static int spilled(const Way& way, const Gpu& gpu) { return way.code.on(gpu).front().local_bytes; }
+
+    std::deque<Way> ways_;
   };
 
   std::vector<CudaField> fields;
@@ -38,13 +58,13 @@ struct CudaKernel::Variant {
   Variant(const Cuda& cuda, const Store& store, const CudaModule& module)
       : fields(module.fields), wide(cuda, store, module, true), narrow(cuda, store, module, false) {}
 
-  const CudaCode& code(const Gpu& gpu, bool is_wide) const { return (is_wide ? wide : narrow).on(gpu); }
+  const CudaCode& code(const Gpu& gpu, bool is_wide) const { return (is_wide ? wide : narrow).on(gpu).code; }
   bool is_on(const Gpu& gpu) const { return wide.is_on(gpu) && narrow.is_on(gpu); }
   /// Both entries, whichever a run needs first: no other size or alignment compiles again.
   void load(const Gpu& gpu) const {
     if (is_on(gpu)) return;
-    std::future<void> other = std::async([&] { narrow.load(gpu); });
-    wide.load(gpu);
+    std::future<void> other = std::async([&] { narrow.on(gpu); });
+    wide.on(gpu);
     other.get();
   }
 };
@@ -268,13 +288,14 @@ std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   found.load(gpu);
   const auto figures_of = [&](bool wide) {
     const Variant::Entry& entry = wide ? found.wide : found.narrow;
-    const CudaFunction& function = entry.on(gpu).on(gpu).front();
+    const Variant::Entry::Way& way = entry.on(gpu);
+    const CudaFunction& function = way.code.on(gpu).front();
     return CudaFigures{.entry = Variant::Entry::name_of(wide),
                        .threads = wide ? options_.threads : options_.narrow_threads,
                        .registers = function.registers,
                        .local_bytes = function.local_bytes,
                        .shared_bytes = function.shared_bytes,
-                       .again = entry.is_again(gpu)};
+                       .again = way.how};
   };
   return {figures_of(true), figures_of(false)};
 }

@@ -98,6 +98,8 @@ CudaShape cuda_shape(const Plan& plan) {
   else if (shape.registers() <= 64 && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
   options.early = shape.narrow_registers() <= most_narrow_registers;
+  // The rows and values of steps that run in a loop are in memory by intention.
+  options.again_if_spilled = options.unroll == 1 || !is_too_long(shape.work, options.unroll, 1);
   return shape;
 }
 
@@ -124,7 +126,7 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
                "commas between");
   };
   if (asked.ends_with(',')) fail("");
-  rule.again_if_spilled = asked.empty();
+  if (!asked.empty()) rule.again_if_spilled = false;
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
     asked.remove_prefix(std::min(asked.size(), part.size() + 1));

@@ -48,7 +48,8 @@ struct CudaShape {
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
 /// addresses. The narrow entry loads early where its values fit into 192 of a thread's 255 registers. Where
-/// one spills after all, as the compiled kernel says, it is compiled once more without either.
+/// one spills after all, as the compiled kernel says, it is compiled in other ways (CudaModule), and the one
+/// that spills least runs.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for, which is compiled whether it

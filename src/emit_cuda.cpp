@@ -54,19 +54,23 @@ class ModuleEmitter {
     module.common = intro() + cuda_prelude(lines_.text()) + lines_.text();
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
-    const int blocks = std::min(options.resident_threads / options.threads, most_blocks);
-    const auto wide = [&](int held) {
+    const auto wide = [&](int resident) {
       return entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.", options.vector,
-                   options.threads, held, "false");
+                   options.threads, std::min(resident / options.threads, most_blocks), "false");
     };
-    const auto narrow = [&](bool early) {
-      return entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads, 0,
-                   early ? "true" : "false");
+    const auto narrow = [&](int resident, bool early) {
+      return entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads,
+                   resident / options.narrow_threads, early ? "true" : "false");
     };
-    module.wide_entry = wide(blocks);
-    if (blocks > 1 && options.again_if_spilled) module.spilled_wide_entry = wide(0);
-    module.narrow_entry = narrow(options.early);
-    if (options.early && options.again_if_spilled) module.spilled_narrow_entry = narrow(false);
+    module.wide.push_back({wide(options.resident_threads), ""});
+    module.narrow.push_back({narrow(0, options.early), ""});
+    if (!options.again_if_spilled) return module;
+    // A multiprocessor has 65536 registers, a thread at most 255 of them.
+    for (const auto& [resident, limit] :
+         {std::pair(256, "at most 255 registers"), {512, "at most 128 registers"}}) {
+      if (resident != options.resident_threads) module.wide.push_back({wide(resident), limit});
+      module.narrow.push_back({narrow(resident, false), join(options.early ? "no early rows, " : "", limit)});
+    }
     return module;
   }
 

@@ -21,7 +21,7 @@ struct CudaOptions {
   /// number.
   int resident_threads = 512;
   bool early = true;             ///< does the narrow entry load rows of later segments early?
-  bool again_if_spilled = true;  ///< is an entry that spills compiled once more?
+  bool again_if_spilled = true;  ///< is an entry that spills compiled in other ways?
 
   bool operator==(const CudaOptions&) const = default;
 };
@@ -48,23 +48,24 @@ struct CudaField {
 /// The names of the entries.
 inline constexpr const char *cuda_wide = "flexsn_wide", *cuda_narrow = "flexsn_narrow";
 
+/// One way to compile an entry.
+struct CudaWay {
+  std::string entry;
+  std::string how;  ///< it differs from the usual way, which has "": for a person
+};
+
 struct CudaModule {
   std::string common;  ///< what both entries need
-  std::string wide_entry, narrow_entry;
-  /// Those for a device where they would spill, "" where there are none: the wide one without its limit of
-  /// registers, the narrow one without rows that are loaded early.
-  std::string spilled_wide_entry, spilled_narrow_entry;
+  /// The usual way first, then those for a device where it spills: with a limit of 255 registers, with one of
+  /// 128, of the narrow entry without rows that are loaded early. Told nothing, the compiler gave some
+  /// long bodies 32 registers; told of fewer, it orders others so that less is alive at once.
+  std::vector<CudaWay> wide, narrow;
   CudaOptions options;
   std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone
 
-  std::string text() const { return common + wide_entry + narrow_entry; }
+  std::string text() const { return common + wide.front().entry + narrow.front().entry; }
   /// With one of the entries.
-  std::string text(bool wide) const { return common + (wide ? wide_entry : narrow_entry); }
-  /// The same for a device where that would spill, or "".
-  std::string text_if_spilled(bool wide) const {
-    const std::string& entry = wide ? spilled_wide_entry : spilled_narrow_entry;
-    return entry.empty() ? "" : common + entry;
-  }
+  std::string text(const CudaWay& way) const { return common + way.entry; }
 };
 
 /// `present` says for each buffer of the plan whether the run has it, as for emit_llvm.

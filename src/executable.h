@@ -110,9 +110,7 @@ struct CudaFigures {
   int registers = 0;     ///< of a thread
   int local_bytes = 0;   ///< of a thread: what did not fit into registers
   int shared_bytes = 0;  ///< of a block
-  /// It spilled, and is compiled once more: the wide one without its limit of registers, the narrow one
-  /// without rows that are loaded early.
-  bool again = false;
+  std::string again;     ///< it spilled at first and was compiled once more: with what; else ""
 };
 /// How a GPU finishes the gradient of a parameter: what backward leaves of it, and who adds that up.
 struct CudaSums {

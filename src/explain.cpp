@@ -464,7 +464,7 @@ class Explainer {
     }
     const std::vector<GpuEntry> compiled = present ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
-      if (entry.entry == cuda_narrow && entry.again) cut.early = false;
+      if (entry.entry == cuda_narrow && !entry.again.empty()) cut.early = false;
     const GpuKernel gpu{.kernel = kernel.kernel,
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,
@@ -482,9 +482,9 @@ class Explainer {
                  gpu.threads_a_block, " threads a block, about ", gpu.registers, " registers for values, ",
                  counted(gpu.ops, "exact op"), " a step");
     for (const GpuEntry& entry : compiled) {
-      const char* without = entry.entry == cuda_narrow ? "early rows" : "its limit of registers";
-      gpu_ += join("; ", entry.entry, entry.again ? join(", compiled once more without ", without, ",") : "",
-                   " has ", entry.registers, " registers and ", entry.local_bytes, " bytes that did not fit");
+      gpu_ +=
+          join("; ", entry.entry, entry.again.empty() ? "" : join(" (compiled once more: ", entry.again, ")"),
+               " has ", entry.registers, " registers and ", entry.local_bytes, " bytes that did not fit");
     }
     if (gpu.bytes > 0 && out_.elements > 0) {
       // A warp for each of a multiprocessor's four schedulers waits more than it computes or loads.
@@ -524,7 +524,7 @@ class Explainer {
   /// What holds for all kernels there.
   std::string gpu_text() const {
     std::string text = gpu_;
-    if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
+    if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr && *asked != 0)
       text += join("  cut as FLEXSN_CUDA_SHAPE asks: ", asked, "; steps between checkpoints stay\n");
     const std::string absent = cuda_absent();
     if (const std::string& why = absent.empty() ? unknown_ : absent; !why.empty())

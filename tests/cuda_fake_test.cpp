@@ -565,30 +565,50 @@ TEST_F(CudaFake, FiguresAreThoseOfTheDriver) {
   EXPECT_EQ(figures[0].shared_bytes, 1024);
 }
 
-TEST_F(CudaFake, WhatSpillsIsMadeAnewWithFewerRegisters) {
-  fake_->held_local_bytes = 40;
-  fake_->local_bytes = 16;
+TEST_F(CudaFake, OfWhatSpillsTheLeastRuns) {
+  fake_->held_local_bytes = {{4, 40}, {2, 16}};
   fake_->early_local_bytes = 24;
   const Cuda cuda(library, library, no_store);
   const Plan plan = lif_plan();
-  const CudaKernel kernel(plan, cuda, no_store);
   const PlanRun many = run_of(plan, 3, 1 << 20);
-  kernel.prepare(many);
-  EXPECT_TRUE(kernel.is_ready(many));
-  EXPECT_EQ(fake_->compiled.size(), 4u);
-  for (const CudaFigures& figures : kernel.figures(many)) EXPECT_EQ(figures.local_bytes, 16);
-  EXPECT_EQ(entry_of(*fake_, kernel, many), "flexsn_wide");
-  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 101)), "flexsn_narrow");
-  EXPECT_EQ(fake_->compiled.size(), 4u);
-  for (const CudaFigures& figures : kernel.figures(many)) EXPECT_TRUE(figures.again) << figures.entry;
-  const CudaKernel least(plan, cuda, no_store,
-                         {.options = CudaOptions{.resident_threads = 0, .early = false}});
-  least.prepare(many);
-  EXPECT_EQ(fake_->compiled.size(), 6u) << "there is nothing to leave out";
-  const CudaKernel asked(plan, cuda, no_store, {.options = cuda_options("resident_threads=1024", {})});
-  asked.prepare(many);
-  EXPECT_EQ(fake_->compiled.size(), 8u) << "what a person asks for stays";
-  EXPECT_EQ(asked.figures(many).front().local_bytes, 40);
+  const auto prepared = [&](const CudaOptions& options) {
+    fake_->compiled.clear();
+    auto made = std::make_unique<CudaKernel>(plan, cuda, no_store, CudaChoice{.options = options});
+    EXPECT_FALSE(made->is_ready(many));
+    made->prepare(many);
+    EXPECT_TRUE(made->is_ready(many));
+    return made;
+  };
+  const auto found = [&](const CudaOptions& options) {
+    std::string text;
+    for (const CudaFigures& figures : prepared(options)->figures(many))
+      text += join(figures.entry, " ", figures.local_bytes, " ", figures.again, "\n");
+    return text;
+  };
+  const auto kernel = prepared({});
+  EXPECT_EQ(entry_of(*fake_, *kernel, many), "flexsn_wide");
+  EXPECT_EQ(entry_of(*fake_, *kernel, run_of(plan, 3, 101)), "flexsn_narrow");
+  EXPECT_EQ(fake_->compiled.size(), 5u) << "no run compiles again";
+  EXPECT_EQ(found({}),
+            "flexsn_wide 16 at most 255 registers\n"
+            "flexsn_narrow 16 no early rows, at most 255 registers\n");
+  EXPECT_EQ(fake_->compiled.size(), 5u);
+
+  fake_->held_local_bytes = {{8, 20}, {2, 20}, {4, 12}};
+  EXPECT_EQ(found({.resident_threads = 1024}),
+            "flexsn_wide 12 at most 128 registers\n"
+            "flexsn_narrow 12 no early rows, at most 128 registers\n");
+  fake_->held_local_bytes = {{8, 20}, {2, 28}, {4, 32}};
+  EXPECT_EQ(found({.resident_threads = 1024}), "flexsn_wide 20 \nflexsn_narrow 24 \n") << "none is better";
+  fake_->held_local_bytes = {{8, 20}, {2, 0}, {4, 0}};
+  EXPECT_EQ(found({.resident_threads = 1024}),
+            "flexsn_wide 0 at most 255 registers\nflexsn_narrow 0 no early rows, at most 255 registers\n");
+  EXPECT_EQ(fake_->compiled.size(), 4u) << "what does not spill is not compiled in other ways";
+
+  fake_->held_local_bytes = {{8, 20}, {2, 4}};
+  EXPECT_EQ(found(cuda_options("resident_threads=1024", {})), "flexsn_wide 20 \nflexsn_narrow 24 \n")
+      << "what a person asks for stays";
+  EXPECT_EQ(fake_->compiled.size(), 2u);
 }
 
 TEST_F(CudaFake, ExplainSpeaksOfTheDevice) {
@@ -599,24 +619,24 @@ TEST_F(CudaFake, ExplainSpeaksOfTheDevice) {
     setenv("FLEXSN_NVRTC", library, 1);
     setenv("FLEXSN_CACHE", "0", 1);
     if (asked != nullptr) setenv("FLEXSN_CUDA_SHAPE", asked, 1);
-    fake_->held_local_bytes = 40;
+    fake_->held_local_bytes = {{8, 40}, {4, 40}, {2, 0}};
     fake_->early_local_bytes = 24;
     fake_->local_bytes = 0;
     ExplainOptions options{.elements = elements};
     options.training.costs = cost_model_named("gpu");
     const Explanation found = explain(neuron_named("lif"), options);
     const GpuEntry& wide = found.gpu.at(0).compiled.at(0);
-    std::cerr << wide.entry << " " << wide.local_bytes << " " << wide.again << "\n" << found.text;
+    std::cerr << wide.entry << " " << wide.local_bytes << " " << wide.again.empty() << "\n" << found.text;
     std::exit(0);
   };
   const testing::ExitedWithCode done(0);
   EXPECT_EXIT(
       explained(nullptr, 1000), done,
-      "flexsn_wide 0 1\n(.|\n)*8 steps loaded at once, 128 threads(.|\n)*"
-      "; flexsn_wide, compiled once more without its limit of registers, has 40 registers and 0 bytes "
-      "that did not fit; flexsn_narrow, compiled once more without early rows, has 40 registers and 0");
+      "flexsn_wide 0 0\n(.|\n)*8 steps loaded at once, 128 threads(.|\n)*"
+      "; flexsn_wide .compiled once more: at most 255 registers. has 40 registers and 0 bytes that did not "
+      "fit; flexsn_narrow .compiled once more: no early rows, at most 255 registers. has 40 registers and 0");
   EXPECT_EXIT(explained("resident_threads=1024", 1000), done,
-              "flexsn_wide 40 0\n(.|\n)*8 steps loaded at once and later ones early(.|\n)*"
+              "flexsn_wide 40 1\n(.|\n)*8 steps loaded at once and later ones early(.|\n)*"
               "; flexsn_wide has 40 registers and 40 bytes that did not fit; flexsn_narrow has 40 registers");
   EXPECT_EXIT(explained(nullptr, 65536), done,
               "memory is the limit where the device has time for 3.00 a byte");

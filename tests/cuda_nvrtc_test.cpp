@@ -116,7 +116,8 @@ class CudaNvrtc : public testing::TestWithParam<int> {
       for (const bool wide : {true, false}) {
         if (!all && wide != ((turn + rounds) % 2 == 0)) continue;
         const bool object = all || turn % std::size(architectures) == 0;
-        expect_compiled(cases[i].what, module.text(wide), object ? architecture() : ptx.c_str());
+        expect_compiled(cases[i].what, module.text((wide ? module.wide : module.narrow).front()),
+                        object ? architecture() : ptx.c_str());
       }
     }
   }
@@ -159,11 +160,34 @@ TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
     return spilled(nvrtc().compile(text, "sm_100", true).log, entry);
   };
   const CudaModule alif = module_of("alif", Mem::f32, 4);
-  EXPECT_NE(spilled_by(alif.text(true), cuda_wide), "") << "no case of it any more: look for another one";
-  EXPECT_EQ(spilled_by(alif.text_if_spilled(true), cuda_wide), "");
+  EXPECT_NE(spilled_by(alif.text(alif.wide[0]), cuda_wide), "") << "no case of it any more: find another";
+  EXPECT_EQ(spilled_by(alif.text(alif.wide[1]), cuda_wide), "");
   const CudaModule raf = module_of("raf", Mem::f64, 8);
-  EXPECT_EQ(spilled_by(raf.text(false), cuda_narrow), "") << "it loads nothing early";
-  EXPECT_EQ(raf.text_if_spilled(false), "");
+  EXPECT_EQ(spilled_by(raf.text(raf.narrow[0]), cuda_narrow), "") << "it loads nothing early";
+}
+
+TEST(CudaNvrtcRegisters, FewerRegistersMaySpillLess) {
+  if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
+  const Neuron many = neuron("many", [](Step& s) {
+    const auto v = s.state("v");
+    Value h = v * 0.5;
+    for (int i = 0; i < 32; ++i) h = h + s.input(join("x", i)) * h;
+    s.next(v, h);
+    s.output("y", h);
+  });
+  const Plan plan = plan_of(many.graph(Mem::f32), Kind::backward,
+                            {.state_sequences = true, .costs = cost_model_named("gpu")});
+  const CudaModule module =
+      emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), cuda_shape(plan).options);
+  ASSERT_EQ(module.wide.size(), 3u);
+  ASSERT_EQ(module.narrow.size(), 3u);
+  const auto spilled_by = [&](const CudaWay& way, const char* entry) {
+    return spilled(nvrtc().compile(module.text(way), "sm_90", true).log, entry);
+  };
+  EXPECT_NE(spilled_by(module.wide[0], cuda_wide), "") << "no case of it any more: find another";
+  EXPECT_EQ(spilled_by(module.wide[2], cuda_wide), "") << module.wide[2].how;
+  EXPECT_NE(spilled_by(module.narrow[0], cuda_narrow), "") << "no case of it any more: find another";
+  EXPECT_EQ(spilled_by(module.narrow[2], cuda_narrow), "") << module.narrow[2].how;
 }
 
 TEST(CudaNvrtcRegisters, ALeakyNeuronSpillsNone) {

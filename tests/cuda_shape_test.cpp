@@ -53,6 +53,11 @@ TEST(CudaShape, CheckpointsLieAsFarApartAsRegistersAllow) {
   EXPECT_EQ(steps_of(many), 0);
   EXPECT_EQ(steps_of(neuron_named("hodgkin_huxley")), 0);
   EXPECT_EQ(steps_of(neuron_named("hodgkin_huxley"), 8.0), 4);
+  const Training longer{.segment = 64};
+  for (const auto& [name, again] : {std::pair("lif", true), {"hodgkin_huxley", false}}) {
+    const Plan plan = plan_of(neuron_named(name).graph(Mem::f32), Kind::backward, longer);
+    EXPECT_EQ(cuda_shape(plan).options.again_if_spilled, again) << name;
+  }
 }
 
 TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {

@@ -494,13 +494,15 @@ TEST(CudaText, HoldsBothEntriesAndCanBeHadWithOne) {
   const CudaModule module = module_of(neuron_named("lif"), Kind::backward);
   const auto has = [](const std::string& text, const char* entry) { return text.find(entry) != text.npos; };
   EXPECT_TRUE(has(module.text(), cuda_wide) && has(module.text(), cuda_narrow));
-  EXPECT_TRUE(has(module.text(true), cuda_wide) && !has(module.text(true), cuda_narrow));
-  EXPECT_TRUE(has(module.text(false), cuda_narrow) && !has(module.text(false), cuda_wide));
+  const std::string wide = module.text(module.wide[0]), narrow = module.text(module.narrow[0]);
+  EXPECT_TRUE(has(wide, cuda_wide) && !has(wide, cuda_narrow));
+  EXPECT_TRUE(has(narrow, cuda_narrow) && !has(narrow, cuda_wide));
 }
 
 TEST(CudaText, FewElementsLoadRowsEarlyByTheLengthOfTheSteps) {
   const auto takes_turns = [](const char* neuron, Kind kind) {
-    const std::string text = module_of(neuron_named(neuron), kind).text(false);
+    const CudaModule module = module_of(neuron_named(neuron), kind);
+    const std::string text = module.text(module.narrow[0]);
     const bool copies = text.find("rows = next;") != text.npos;
     EXPECT_NE(copies, text.find("segments) break;") != text.npos || text.find("< 0) break;") != text.npos);
     return !copies;

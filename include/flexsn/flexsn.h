@@ -683,9 +683,9 @@ struct GpuEntry {
   std::string entry;
   int registers = 0;    ///< of a thread
   int local_bytes = 0;  ///< of a thread: what did not fit into registers
-  /// It did not fit at first and is compiled once more: the wide one without its limit of registers, the
-  /// narrow one without rows that are loaded early.
-  bool again = false;
+  /// It did not fit at first and was compiled once more: with what, "no early rows, at most 128 registers";
+  /// "" where it was not.
+  std::string again;
 };
 /// How a kernel is cut for a GPU, and what it waits for there.
 struct GpuKernel {

@@ -25,14 +25,16 @@ struct Function {
 struct Module {
   int device;
   HostCode code;
-  bool is_held, is_early;
+  int held = 0;  ///< its blocks that a multiprocessor is to hold at least
+  bool is_early;
   std::map<std::string, Function> functions = {};
 
   Module(int its_device, const std::string& object)
-      : device(its_device),
-        code(object),
-        is_held(object.find("__launch_bounds__(128, ") != object.npos),
-        is_early(object.find(", true>(run)") != object.npos) {}
+      : device(its_device), code(object), is_early(object.find(", true>(run)") != object.npos) {
+    constexpr std::string_view bounds = "__launch_bounds__(128, ";
+    if (const std::size_t at = object.find(bounds); at != object.npos)
+      held = std::stoi(object.substr(at + bounds.size()));
+  }
 };
 
 struct Context {
@@ -214,7 +216,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 int cuFuncGetAttribute(int* value, int attribute, void* function) {
   ENTER(cuFuncGetAttribute);
   const Module& module = *static_cast<Function*>(function)->module;
-  const int local_bytes = module.is_held    ? fake().held_local_bytes
+  const int local_bytes = module.held > 0   ? fake().held_local_bytes[module.held]
                           : module.is_early ? fake().early_local_bytes
                                             : fake().local_bytes;
   *value = attribute == 4 ? 40 : attribute == 3 ? local_bytes : 1024;

@@ -38,9 +38,10 @@ struct Fake {
   std::vector<int> architectures = {75, 80, 86, 89, 90, 100};
   bool capturing = false;         ///< only what is legal in a capture is allowed
   std::size_t record_fields = 0;  ///< how much of an entry's record a launch notes
-  /// Of a kernel that says how many of its blocks a multiprocessor holds at least, of one that loads rows
-  /// early, and of any other.
-  int held_local_bytes = 0, early_local_bytes = 0, local_bytes = 8;
+  /// Of a kernel that says how many of its blocks a multiprocessor holds at least, by that number, of one
+  /// that loads rows early, and of any other.
+  std::map<int, int> held_local_bytes;
+  int early_local_bytes = 0, local_bytes = 8;
 
   std::map<std::string, int> calls;
   std::vector<Launch> launches;
