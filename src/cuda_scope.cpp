@@ -46,7 +46,7 @@ CudaScope::CudaScope(const Plan& its_plan, const std::vector<bool>& present_buff
     : plan(its_plan),
       present(present_buffers),
       options(with),
-      segment(plan.segment > 0 ? plan.segment : options.unroll),
+      segment(steps_at_once(plan, options)),
       neuron(CudaNames().add(plan.neuron)) {
   step = plan.reverse
              ? body_of(plan.step, "_backward",

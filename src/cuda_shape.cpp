@@ -87,11 +87,12 @@ CudaShape cuda_shape(const Plan& plan) {
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
-  options.unroll = plan.segment > 0 ? plan.segment : longest;
+  options.unroll = longest;
+  options.unroll = steps_at_once(plan, options);
   const auto is_too_much = [&] {
     return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };
-  while (plan.segment == 0 && options.unroll > 1 && is_too_much()) options.unroll /= 2;
+  while (!plan.rebuild && options.unroll > 1 && is_too_much()) options.unroll /= 2;
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers)
     options.resident_threads = 0;
@@ -107,7 +108,7 @@ CudaShape cuda_shape_to_run(const Plan& plan) {
   CudaShape shape = cuda_shape(plan);
   if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
     shape.options = cuda_options(asked, shape.options);
-  if (plan.segment > 0) shape.options.unroll = plan.segment;
+  shape.options.unroll = steps_at_once(plan, shape.options);
   return shape;
 }
 

@@ -39,8 +39,8 @@ struct CudaShape {
 };
 
 /// A thread loads 8 bytes of the narrowest row at once where its values fit into about 96 registers and its
-/// code, work * steps * elements, is not too long. Steps are halved first where the plan leaves them open,
-/// then elements.
+/// code, work * steps * elements, is not too long. Steps are halved first where none are rebuilt, then
+/// elements.
 ///
 /// The compiler is told how many threads a multiprocessor is to hold, and so of the registers: without that
 /// it took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau. Where

@@ -474,12 +474,17 @@ class WalkEmitter {
   void checkpoints() {
     const auto kept = [&](const Carry& carry) { return scope_.has(carry.checkpoint); };
     if (std::none_of(plan_.carries.begin(), plan_.carries.end(), kept)) return;
-    lines_.line("// The states from which backward starts again, where more segments follow.");
-    lines_.open("if (begin + K < run.steps) {");
+    const bool each = scope_.segment == plan_.segment;
+    lines_.line("// The states from which backward starts again",
+                each ? "" : join(" every ", plan_.segment, " steps"), ", where more ",
+                each ? "segments" : "steps", " follow.");
+    lines_.open("if (begin + K < run.steps", each ? "" : join(" && (begin + K) % ", plan_.segment, " == 0"),
+                ") {");
+    const std::string row = each ? "segment" : join("(begin + K) / ", plan_.segment, " - 1");
     for (std::size_t c = 0; c < plan_.carries.size(); ++c) {
       const int index = plan_.carries[c].checkpoint;
       if (scope_.has(index))
-        store_carry(c, index, join("run.", scope_.name(index), ".row(segment) + thread.first"));
+        store_carry(c, index, join("run.", scope_.name(index), ".row(", row, ") + thread.first"));
     }
     lines_.close();
   }

@@ -7,6 +7,8 @@
 // narrow entry, which also serves few elements, loads rows of later segments while it computes one.
 #pragma once
 
+#include <algorithm>
+
 #include "plan.h"
 
 namespace flexsn {
@@ -14,7 +16,7 @@ namespace flexsn {
 /// What beside the plan decides the code. How to choose them: cuda_shape.h.
 struct CudaOptions {
   int vector = 2;            ///< elements of a thread of the wide entry: 1, 2 or 4
-  int unroll = 8;            ///< steps of a segment, a power of two, where the plan has none of its own
+  int unroll = 8;            ///< steps of a segment, a power of two; see steps_at_once
   int threads = 128;         ///< of a block of the wide entry, a power of two
   int narrow_threads = 128;  ///< of a block of the narrow entry, a power of two
   /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
@@ -25,6 +27,13 @@ struct CudaOptions {
 
   bool operator==(const CudaOptions&) const = default;
 };
+
+/// Steps whose rows are loaded at once: those between checkpoints where they are rebuilt, and no more where
+/// they are left.
+inline int steps_at_once(const Plan& plan, const CudaOptions& options) {
+  if (plan.rebuild) return plan.segment;
+  return plan.segment > 0 ? std::min(plan.segment, options.unroll) : options.unroll;
+}
 
 /// One field of an entry's record.
 struct CudaField {

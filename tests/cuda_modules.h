@@ -12,7 +12,7 @@ struct CudaCase {
   CudaOptions options;
 
   CudaModule module() const { return emit_cuda(plan, present, options); }
-  /// Steps of a segment.
+  /// Steps between checkpoints, or those that are loaded at once.
   int segment() const { return plan.segment > 0 ? plan.segment : options.unroll; }
 };
 

@@ -26,6 +26,12 @@ TEST(CudaShape, TheStepsOfAPlanWithCheckpointsAreItsOwn) {
   const Plan plan = plan_of(neuron_named("lif").graph(Mem::f32), Kind::backward, training);
   EXPECT_EQ(cuda_shape(plan).options.unroll, 4);
   EXPECT_EQ(shape_of("lif", Kind::inference).options.unroll, 8);
+  // Forward leaves them, however far apart, and has no use for so many rows.
+  for (const auto& [segment, steps] : {std::pair(4, 4), {8, 8}, {1024, 8}})
+    EXPECT_EQ(cuda_shape(plan_of(neuron_named("lif").graph(Mem::f32), Kind::forward,
+                                 {.saving = Saving::rebuild, .segment = segment}))
+                  .options.unroll,
+              steps);
 }
 
 TEST(CudaShape, CheckpointsLieAsFarApartAsRegistersAllow) {
