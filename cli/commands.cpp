@@ -130,7 +130,7 @@ flexsn::Training training_of(const Request& request) {
   if (!request.save.empty())
     training.saving = static_cast<flexsn::Saving>(
         choice("--save", request.save, {"automatic", "everything", "per_step", "rebuild"}));
-  training.segment = static_cast<int>(whole_number("--segment", request.segment, 2, 0));
+  training.segment = static_cast<int>(whole_number("--segment", request.segment, 0, 0));
   return training;
 }
 
