@@ -87,8 +87,7 @@ CudaShape cuda_shape(const Plan& plan) {
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
-  options.unroll = longest;
-  options.unroll = steps_at_once(plan, options);
+  options.unroll = steps_at_once(plan, {.unroll = longest});
   const auto is_too_much = [&] {
     return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };

@@ -481,11 +481,10 @@ class Explainer {
                  " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
                  gpu.threads_a_block, " threads a block, about ", gpu.registers, " registers for values, ",
                  counted(gpu.ops, "exact op"), " a step");
-    for (const GpuEntry& entry : compiled) {
+    for (const GpuEntry& entry : compiled)
       gpu_ +=
           join("; ", entry.entry, entry.again.empty() ? "" : join(" (compiled once more: ", entry.again, ")"),
                " has ", entry.registers, " registers and ", entry.local_bytes, " bytes that did not fit");
-    }
     if (gpu.bytes > 0 && out_.elements > 0) {
       // A warp for each of a multiprocessor's four schedulers waits more than it computes or loads.
       const std::int64_t few = std::int64_t{128} * device().multiprocessors;

@@ -126,8 +126,8 @@ for wait in range(50):
 """
     )
     # The machine's own name, by which processes would meet, need not resolve.
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
-    printed = run(*torchrun, str(script), *SMALL)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+    printed = run(*torchrun, "--nproc-per-node", "2", str(script), *SMALL)
     first, last = from_to(printed)
     assert last < 0.5 * first
     assert "processes: 2" in printed and "the same bits in every process" in printed
