@@ -58,15 +58,7 @@ struct CudaKernel::Variant {
   Variant(const Cuda& cuda, const Store& store, const CudaModule& module)
       : fields(module.fields), wide(cuda, store, module, true), narrow(cuda, store, module, false) {}
 
-  const CudaCode& code(const Gpu& gpu, bool is_wide) const { return (is_wide ? wide : narrow).on(gpu).code; }
-  bool is_on(const Gpu& gpu) const { return wide.is_on(gpu) && narrow.is_on(gpu); }
-  /// Both entries, whichever a run needs first: no other size or alignment compiles again.
-  void load(const Gpu& gpu) const {
-    if (is_on(gpu)) return;
-    std::future<void> other = std::async([&] { narrow.on(gpu); });
-    wide.on(gpu);
-    other.get();
-  }
+  const Entry& entry(bool is_wide) const { return is_wide ? wide : narrow; }
 };
 
 namespace {
@@ -183,9 +175,9 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   for (std::size_t i = 0; i < found.fields.size(); ++i)
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
-  found.load(gpu);
-  found.code(gpu, wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
-                               wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
+  found.entry(wide).on(gpu).code.launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
+                                        wide ? options_.threads : options_.narrow_threads, run.stream,
+                                        parameters);
 }
 
 void CudaKernel::run(const PlanRun& run, const Threads&) const {
@@ -202,14 +194,15 @@ void CudaKernel::prepare(const PlanRun& run) const {
   const Gpu& gpu = cuda_.driver.gpu(run.device);
   std::future<void> sums;  // beside the kernel itself
   if (gives_param_gradients()) sums = std::async([&] { cuda_.sums().on(gpu); });
-  variant(run).load(gpu);
+  variant(run).entry(can_be_wide(run, gpu, false)).on(gpu);
   if (sums.valid()) sums.get();
 }
 
 bool CudaKernel::is_ready(const PlanRun& run) const {
   if (run.elements == 0) return true;
   const Gpu& gpu = cuda_.driver.gpu(run.device);
-  return variant(run).is_on(gpu) && (!gives_param_gradients() || cuda_.sums().is_on(gpu));
+  return variant(run).entry(can_be_wide(run, gpu, false)).is_on(gpu) &&
+         (!gives_param_gradients() || cuda_.sums().is_on(gpu));
 }
 
 std::int64_t CudaKernel::elements_of_sums(const ParamGradients& gradients, bool wide) const {
@@ -285,10 +278,8 @@ void CudaKernel::run_backward(PlanRun run, const ParamGradients& gradients, cons
 std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
   const Variant& found = variant(run);
   const Gpu& gpu = cuda_.driver.gpu(run.device);
-  found.load(gpu);
   const auto figures_of = [&](bool wide) {
-    const Variant::Entry& entry = wide ? found.wide : found.narrow;
-    const Variant::Entry::Way& way = entry.on(gpu);
+    const Variant::Entry::Way& way = found.entry(wide).on(gpu);
     const CudaFunction& function = way.code.on(gpu).front();
     return CudaFigures{.entry = Variant::Entry::name_of(wide),
                        .threads = wide ? options_.threads : options_.narrow_threads,
@@ -297,7 +288,9 @@ std::vector<CudaFigures> CudaKernel::figures(const PlanRun& run) const {
                        .shared_bytes = function.shared_bytes,
                        .again = way.how};
   };
-  return {figures_of(true), figures_of(false)};
+  std::future<CudaFigures> narrow = std::async([&] { return figures_of(false); });
+  const CudaFigures wide = figures_of(true);
+  return {wide, narrow.get()};
 }
 
 }  // namespace flexsn

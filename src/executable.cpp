@@ -43,13 +43,13 @@ void Executable::run_backward(PlanRun run, const ParamGradients& gradients, cons
 }
 
 Bound to_come() {
-  static std::byte somewhere[1];
+  alignas(16) static std::byte somewhere[16];  // as memory mostly lies
   return {.data = somewhere};
 }
 
 void prepare_both(const Executable& forward, const PlanRun& run, const Executable& backward,
                   const std::function<bool(const Buffer&)>& has) {
-  PlanRun later{.buffers = {}, .device = run.device};
+  PlanRun later{.steps = run.steps, .elements = run.elements, .buffers = {}, .device = run.device};
   for (const Buffer& buffer : backward.plan().buffers)
     later.buffers.push_back(has(buffer) ? to_come() : Bound{});
   std::future<void> beside = std::async([&] { backward.prepare(later); });
