@@ -453,6 +453,8 @@ class Partitioner {
     }
     for (Id id : inputs) read += bytes_of(id);
     for (Id id : computed_again(crossing)) backward.work += work_of(id);
+    // A state takes several registers, whatever its type: itself, its gradient and their next values.
+    const double carried = 16.0 * static_cast<double>(states.size()) + summed();
     std::vector<Choice> list;
     for (int segment : segments) {
       Choice& one = list.emplace_back(choice);
@@ -463,10 +465,10 @@ class Partitioner {
       one.bytes_kept = read + checkpoint / segment;
       one.cost =
           cost_of(saving) + cost_of(reading) + kept * training_.costs.keep * (1 - training_.costs.hidden);
-      one.cost +=
-          2 * (training_.costs.registers ? over_registers(segment, kept + loaded(inputs), backward.work)
-               : segment * kept > training_.costs.room ? kept
-                                                       : 0);
+      if (training_.costs.registers)
+        one.cost += register_cost(segment, kept + loaded(inputs), carried, backward.work);
+      else if (segment * kept > training_.costs.room)
+        one.cost += 2 * kept;
     }
     return list;
   }
@@ -481,11 +483,24 @@ class Partitioner {
     return bytes;
   }
 
-  /// Bytes a step that do not fit into registers where each step of a segment holds so many: none do where
-  /// the steps are too much code to stand one after another.
-  double over_registers(int segment, double held, double work) const {
-    const double room = is_too_long(std::llround(work), segment, 1) ? 0 : training_.costs.room;
-    return std::max(0.0, held - room / segment);
+  /// Bytes of the sums of parameters' gradients.
+  double summed() const {
+    double bytes = 0;
+    for (const Result& result : joint_.results) {
+      if (result.gives != Gives::grad) continue;
+      const Argument& argument = joint_.arguments[result.of];
+      if (argument.role == Role::param && !argument.per_step) bytes += kept_bytes(argument.value);
+    }
+    return bytes;
+  }
+
+  /// What it costs that each step of a segment holds so many bytes in registers, beside what goes from step
+  /// to step. Fewer threads run where they take more than a quarter of the room; what is over the room goes
+  /// to memory and back, and all does where the steps are too much code to stand one after another.
+  double register_cost(int segment, double held, double carried, double work) const {
+    const bool fit = !is_too_long(std::llround(work), segment, 1);
+    const double room = fit ? std::max(0.0, training_.costs.room - carried) / segment : 0;
+    return 0.2 * std::max(0.0, held - room / 4) + 2 * std::max(0.0, held - room);
   }
 
   /// The fewest bytes that get backward its values, were arithmetic and checkpoints free: the smallest cut,
@@ -770,26 +785,6 @@ Part forward_part(const Graph& graph, const std::vector<Handed>& handed) {
 Partition partition(const Graph& joint, const Training& training) {
   check(joint, training);
   return Partitioner(joint, training).run();
-}
-
-CostModel cost_model_named(std::string_view name) {
-  const CostModel models[] = {{},
-                              // Its room is half of the 96 registers or so that a thread's values have.
-                              {.name = "gpu",
-                               .op = 0.18,
-                               .keep = 0.3,
-                               .hidden = 0.9,
-                               .room = 192,
-                               .registers = true,
-                               .smallest = 4,
-                               .longest = 8},
-                              {.name = "bytes", .op = 0, .keep = 1 / 64.0, .room = 64, .smallest = 1}};
-  std::vector<std::string> names;
-  for (const CostModel& model : models) {
-    if (model.name == name) return model;
-    names.push_back(model.name);
-  }
-  user_error("there is no cost model '", name, "'", did_you_mean(name, names), "; choose cpu, gpu or bytes");
 }
 
 }  // namespace flexsn

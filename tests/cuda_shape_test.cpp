@@ -44,12 +44,26 @@ TEST(CudaShape, CheckpointsLieAsFarApartAsRegistersAllow) {
       s.output("y", all[0]);
     });
   };
-  const auto steps_of = [](const Neuron& neuron, std::optional<double> budget = {}) {
-    const Training training{.budget = budget, .costs = cost_model_named("gpu")};
-    return plan_of(neuron.graph(Mem::f32), Kind::backward, training).segment;
+  const auto steps_of = [](const Neuron& neuron, std::optional<double> budget = {}, Mem type = Mem::f32) {
+    const Training training{.type = type, .budget = budget, .costs = cost_model_named("gpu")};
+    return plan_of(neuron.graph(type), Kind::backward, training).segment;
   };
-  for (const auto& [states, steps] : {std::pair{4, 8}, {5, 4}, {10, 4}, {17, 2}})
+  for (const auto& [states, steps] : {std::pair{4, 8}, {16, 8}, {24, 4}, {32, 2}, {64, 0}})
     EXPECT_EQ(steps_of(ring(states)), steps) << states;
+  for (const auto& [states, steps] : {std::pair{4, 8}, {8, 8}, {16, 4}, {24, 2}})
+    EXPECT_EQ(steps_of(ring(states), {}, Mem::f64), steps) << states;
+  // With few states fewer steps do as well, and leave registers to other threads.
+  const auto weighted = [](int inputs) {
+    return neuron("weighted", [inputs](Step& s) {
+      const auto v = s.state("v");
+      auto h = v * 0.5;
+      for (int i = 0; i < inputs; ++i) h = h + s.input(join("x", i)) * s.input(join("w", i));
+      s.next(v, h);
+      s.output("y", spike(h - 1.0));
+    });
+  };
+  for (const auto& [inputs, steps] : {std::pair{1, 8}, {3, 4}, {8, 0}})
+    EXPECT_EQ(steps_of(weighted(inputs)), steps) << inputs;
   // Rows that a step reads are held as well, and code that is too long holds none.
   const Neuron many = neuron("many", [](Step& s) {
     const auto v = s.state("v"), h = v * 0.5 + s.input("x");

@@ -401,8 +401,8 @@ struct CostModel {
   double keep = 0.2;  ///< one byte kept near the processor for the steps of a segment
   double hidden = 0;  ///< of what a kernel's memory and processor take, this share of the lesser is free
   double room = 64;   ///< bytes for each element that can be kept so; where there are more, all go to memory
-  /// Is the room registers? They hold the rows that a segment reads as well, and only what is over goes to
-  /// memory.
+  /// Is the room registers? They hold the rows that a segment reads as well, a quarter of them costs nothing,
+  /// and only what is over goes to memory.
   bool registers = false;
   int smallest = 4;  ///< bytes that a smaller value counts as
   int longest = 64;  ///< steps of a segment, at most: checkpoints are next to nothing by then
