@@ -18,8 +18,9 @@ struct CudaChoice {
 };
 
 /// One kernel may run from several threads and on several devices at once; each variant of it is compiled
-/// once. Runs are queued, nothing is waited for; a run is legal while its stream is captured, and a captured
-/// run may be repeated while the kernel lives.
+/// once: the entry that a run needs before it, the other one beside what follows. Runs are queued, nothing is
+/// waited for; a run is legal while its stream is captured, and a captured run may be repeated while the
+/// kernel lives.
 class CudaKernel : public Executable {
  public:
   /// Object code is looked for and left in `store`. `cuda` must outlive this.

@@ -43,15 +43,23 @@ void Executable::run_backward(PlanRun run, const ParamGradients& gradients, cons
 }
 
 Bound to_come() {
-  alignas(16) static std::byte somewhere[16];  // as memory mostly lies
+  alignas(64) static std::byte somewhere[1];  // as the widest loads of a GPU need it
   return {.data = somewhere};
 }
 
 void prepare_both(const Executable& forward, const PlanRun& run, const Executable& backward,
                   const std::function<bool(const Buffer&)>& has) {
   PlanRun later{.steps = run.steps, .elements = run.elements, .buffers = {}, .device = run.device};
-  for (const Buffer& buffer : backward.plan().buffers)
-    later.buffers.push_back(has(buffer) ? to_come() : Bound{});
+  const std::vector<Buffer>& present = forward.plan().buffers;
+  for (const Buffer& buffer : backward.plan().buffers) {
+    // What forward has as well lies as it does there; the rest, memory that is still to be had, as it should.
+    Bound bound = has(buffer) ? to_come() : Bound{};
+    for (std::size_t b = 0; b < present.size(); ++b)
+      if (bound.data != nullptr && run.buffers[b].data != nullptr && present[b].holds == buffer.holds &&
+          present[b].index == buffer.index)
+        bound = run.buffers[b];
+    later.buffers.push_back(bound);
+  }
   std::future<void> beside = std::async([&] { backward.prepare(later); });
   forward.prepare(run);
   try {

@@ -1,6 +1,5 @@
 // How CUDA kernels are compiled, kept and launched, on a driver and an NVRTC that are not there; and the
 // launches that sum parameter gradients, done on the host.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,8 +8,7 @@
 #include <iostream>
 #include <thread>
 
-#include "cuda_fake/fake.h"
-#include "cuda_kernel.h"
+#include "cuda_fake_fixture.h"
 #include "cuda_shape.h"
 #include "cuda_spread.h"
 #include "error.h"
@@ -23,9 +21,6 @@ namespace {
 
 using fake::Fake;
 using fake::Launch;
-
-const char* const library = FLEXSN_FAKE_CUDA;
-const Store no_store("");
 
 /// A store that is gone with the test.
 class TemporaryStore {
@@ -56,80 +51,6 @@ struct TemporaryFolder {
   const std::string before = getenv("TMPDIR") == nullptr ? "" : getenv("TMPDIR");
   const std::filesystem::path path = std::filesystem::temp_directory_path() / join("flexsn_texts_", getpid());
 };
-
-class CudaFake : public testing::Test {
- protected:
-  void SetUp() override {
-    void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(handle, nullptr) << dlerror();
-    const auto find = reinterpret_cast<Fake* (*)()>(dlsym(handle, "flexsn_fake"));
-    ASSERT_NE(find, nullptr);
-    fake_ = find();
-    forget();
-  }
-  void TearDown() override {
-    if (fake_ == nullptr) return;
-    EXPECT_EQ(fake_->misuse, "");
-    EXPECT_EQ(fake_->modules, 0) << "code that nobody uses is still on a device";
-    EXPECT_EQ(fake_->programs, 0);
-    EXPECT_TRUE(fake_->memory.empty());
-    forget();
-  }
-
-  void forget() {
-    fake_->failing.clear();
-    fake_->fails_at = 1;
-    fake_->error = 2;
-    fake_->driver_version = 13000;
-    fake_->nvrtc_major = 13;
-    fake_->nvrtc_minor = 0;
-    fake_->devices = {{}, {}};
-    fake_->architectures = {75, 80, 86, 89, 90, 100};
-    fake_->capturing = false;
-    fake_->calls.clear();
-    fake_->launches.clear();
-    fake_->compiled.clear();
-    fake_->misuse.clear();
-    fake_->record_fields = 0;
-  }
-
-  Fake* fake_ = nullptr;
-};
-
-template <class Call>
-std::string error(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& e) {
-    return e.what();
-  } catch (const InternalError& e) {
-    return join("internal: ", e.what());
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-Plan lif_plan(Kind kind = Kind::inference_final_state) {
-  return plan_of(neuron_named("lif").graph(), kind, {});
-}
-
-/// A run with all buffers somewhere, as far as launches look at them.
-PlanRun run_of(const Plan& plan, std::int64_t steps, std::int64_t elements) {
-  PlanRun run{.steps = steps, .elements = elements, .buffers = {}};
-  std::uint64_t address = 0x10000;
-  for (const Buffer& buffer : plan.buffers) {
-    Bound bound{.data = reinterpret_cast<void*>(address), .row_stride = elements};
-    if (buffer.map == Map::scalar) {
-      static const double value = 0.5;
-      bound.data = const_cast<double*>(&value);
-      bound.host = true;
-    }
-    run.buffers.push_back(bound);
-    address += 0x10000;
-  }
-  return run;
-}
 
 TEST_F(CudaFake, AMissingDriverOrCompilerIsSaid) {
   const Cuda nothing("libnowhere_cuda.so", library, no_store);
@@ -191,6 +112,7 @@ TEST_F(CudaFake, WhateverFailsIsOneErrorAndTheNextCallWorks) {
       gradients.list.push_back({.buffer = static_cast<int>(b), .to = &gradient});
   ASSERT_EQ(gradients.list.size(), 1u);
   int failures = 0;
+  fake_->fails_in = std::this_thread::get_id();
   for (const char* name : names)
     for (int call = 1; call < 20; ++call) {
       const Cuda cuda(library, library, no_store);
@@ -243,14 +165,14 @@ TEST_F(CudaFake, CodeIsKeptOnDiskByCompilerAndArchitecture) {
     CudaKernel(plan, cuda, temporary.store).run(run);
     return fake_->compiled.size();
   };
-  EXPECT_EQ(compilations(), 1u);
+  EXPECT_EQ(compilations(), 2u);
   EXPECT_EQ(compilations(), 0u);
   fake_->nvrtc_minor = 1;
-  EXPECT_EQ(compilations(), 1u);
+  EXPECT_EQ(compilations(), 2u);
   fake_->devices[0] = {.major = 8, .minor = 0};
-  EXPECT_EQ(compilations(), 1u);
+  EXPECT_EQ(compilations(), 2u);
   EXPECT_EQ(compilations(), 0u);
-  EXPECT_EQ(temporary.store.info().kinds.at("cubin").entries, 3u);
+  EXPECT_EQ(temporary.store.info().kinds.at("cubin").entries, 6u);
 }
 
 TEST_F(CudaFake, CodeOnDiskThatDoesNotLoadIsMadeAgain) {
@@ -282,7 +204,7 @@ TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {
   fake_->devices[0] = {.major = 12, .minor = 1};
   EXPECT_EQ(cuda.nvrtc.architecture(121), "compute_100");
   CudaKernel(lif_plan(), cuda, no_store).run(run_of(lif_plan(), 3, 1000));
-  ASSERT_EQ(fake_->compiled.size(), 1u);
+  ASSERT_EQ(fake_->compiled.size(), 2u);
   EXPECT_EQ(fake_->compiled[0],
             "--fmad=false --std=c++17 --prec-div=true --prec-sqrt=true --ftz=false --minimal "
             "--gpu-architecture=compute_100");
@@ -318,9 +240,10 @@ TEST_F(CudaFake, EachDeviceHasItsCodeAndEachArchitectureIsCompiledOnce) {
       run.device = device;
       run.stream = reinterpret_cast<void*>(std::uint64_t{7} + static_cast<std::uint64_t>(device));
       kernel.run(run);
+      kernel.figures(run);  // waits for the entry that is made in the background
     }
-  EXPECT_EQ(fake_->compiled.size(), 2u);
-  EXPECT_EQ(fake_->modules, 3);
+  EXPECT_EQ(fake_->compiled.size(), 4u);
+  EXPECT_EQ(fake_->modules, 6);
   ASSERT_EQ(fake_->launches.size(), 6u);
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(fake_->launches[static_cast<std::size_t>(i)].device, i % 3);
@@ -336,7 +259,7 @@ TEST_F(CudaFake, ManyThreadsCompileOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
     threads.emplace_back([&, i] {
-      PlanRun run = run_of(plan, 3, i < 4 ? 1000 : 1 << 20);
+      PlanRun run = run_of(plan, 3, i % 4 < 2 ? 1000 : 1 << 20);
       run.device = i % 2;
       for (int k = 0; k < 20; ++k) kernel.run(run);
     });
@@ -358,13 +281,6 @@ TEST_F(CudaFake, ACaptureSeesLaunchesAlone) {
   EXPECT_EQ(called, (std::vector<std::string>{"cuCtxGetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2",
                                               "cuLaunchKernel"}));
   EXPECT_EQ(fake_->launches.size(), 2u);
-}
-
-/// The name of the entry that a run takes.
-std::string entry_of(Fake& state, const CudaKernel& kernel, const PlanRun& run) {
-  state.launches.clear();
-  kernel.run(run);
-  return state.launches.size() == 1 ? state.launches[0].function : "not one launch";
 }
 
 TEST_F(CudaFake, TheWideEntryRunsWhereMemoryLiesForIt) {
@@ -403,73 +319,6 @@ TEST_F(CudaFake, TheWideEntryRunsWhereMemoryLiesForIt) {
   EXPECT_EQ(entry_of(*fake_, always, run_of(plan, 3, 5)), "flexsn_narrow");
   const CudaKernel never(plan, cuda, no_store, {.options = options, .entry = CudaEntry::narrow});
   EXPECT_EQ(entry_of(*fake_, never, good), "flexsn_narrow");
-}
-
-TEST_F(CudaFake, AnEntryIsCompiledForTheFirstRunThatNeedsIt) {
-  const Cuda cuda(library, library, no_store);
-  const Plan plan = lif_plan();
-  const CudaKernel kernel(plan, cuda, no_store);
-  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 100)), "flexsn_narrow");
-  EXPECT_EQ(fake_->compiled.size(), 1u);
-  EXPECT_FALSE(kernel.is_ready(run_of(plan, 3, 1 << 20)));
-  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 1 << 20)), "flexsn_wide");
-  EXPECT_EQ(fake_->compiled.size(), 2u);
-  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 9, 101)), "flexsn_narrow");
-  EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 9, 1 << 21)), "flexsn_wide");
-  EXPECT_EQ(fake_->compiled.size(), 2u) << "no other size compiles again";
-}
-
-TEST_F(CudaFake, WhatIsPreparedIsWhatRuns) {
-  const Cuda cuda(library, library, no_store);
-  const Plan plan = plan_of(neuron_named("plif").graph(), Kind::backward, {});
-  const CudaKernel kernel(plan, cuda, no_store);
-  PlanRun later{.steps = 3, .elements = 1000, .buffers = {}};
-  later.buffers.assign(plan.buffers.size(), to_come());
-  EXPECT_FALSE(kernel.is_ready(later));
-  fake_->failing = "nvrtcCompileProgram";
-  fake_->fails_at = 2;
-  EXPECT_TRUE(contains(error([&] { kernel.prepare(later); }), "could not"));
-  fake_->failing.clear();
-  EXPECT_FALSE(kernel.is_ready(later));
-  kernel.prepare(later);
-  EXPECT_TRUE(kernel.is_ready(later));
-  EXPECT_EQ(fake_->compiled.size(), 2u) << "the entry and the sums of parameters' gradients";
-  later.elements = 1 << 20;
-  EXPECT_FALSE(kernel.is_ready(later));
-  kernel.prepare(later);
-  EXPECT_TRUE(kernel.is_ready(later)) << "the other entry";
-  later.elements = 0;  // needs no code at all
-  EXPECT_TRUE(CudaKernel(plan, cuda, no_store).is_ready(later));
-}
-
-TEST_F(CudaFake, BackwardIsPreparedForAsManyElementsAsForward) {
-  const Cuda cuda(library, library, no_store);
-  const Plan forward = plan_of(neuron_named("lif").graph(), Kind::forward, {});
-  const Plan backward = plan_of(neuron_named("lif").graph(), Kind::backward, {});
-  for (const std::int64_t elements : {1000, 1 << 20}) {
-    const CudaKernel first(forward, cuda, no_store), second(backward, cuda, no_store);
-    fake_->compiled.clear();
-    prepare_both(first, run_of(forward, 3, elements), second, [](const Buffer&) { return true; });
-    EXPECT_TRUE(first.is_ready(run_of(forward, 3, elements))) << elements;
-    EXPECT_TRUE(second.is_ready(run_of(backward, 3, elements))) << elements;
-    EXPECT_EQ(fake_->compiled.size(), 2u) << elements;
-  }
-}
-
-TEST_F(CudaFake, ForwardRunsWhereBackwardCannotBePrepared) {
-  struct Failing : Executable {
-    Plan of = lif_plan();
-    const Plan& plan() const override { return of; }
-    void run(const PlanRun&, const Threads&) const override {}
-    void prepare(const PlanRun&) const override { user_error("no code"); }
-  };
-  const Cuda cuda(library, library, no_store);
-  const CudaKernel kernel(lif_plan(), cuda, no_store);
-  const PlanRun run = run_of(lif_plan(), 3, 100);
-  const auto all = [](const Buffer&) { return true; };
-  EXPECT_EQ(error([&] { prepare_both(kernel, run, Failing(), all); }), "no error");
-  EXPECT_TRUE(kernel.is_ready(run));
-  EXPECT_EQ(error([&] { prepare_both(Failing(), run, kernel, all); }), "no code");
 }
 
 TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {

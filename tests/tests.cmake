@@ -140,7 +140,9 @@ if(GTest_FOUND)
     FLEXSN_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" FLEXSN_CXX="${CMAKE_CXX_COMPILER}")
   target_link_libraries(flexsn_fake_cuda PRIVATE flexsn_flags ${CMAKE_DL_LIBS})
   target_sources(flexsn_tests PRIVATE
+    tests/background_test.cpp
     tests/cuda_fake_test.cpp
+    tests/cuda_prepare_test.cpp
     tests/cuda_kernel_test.cpp
     tests/cuda_run_test.cpp)
   target_include_directories(flexsn_tests PRIVATE cuda)

@@ -70,6 +70,7 @@ extern "C" Fake* flexsn_fake() {
 
 int Fake::entered(const char* function) {
   ++calls[function];
+  if (fails_in && *fails_in != std::this_thread::get_id()) return 0;
   if (failing != function || --fails_at > 0) return 0;
   failing.clear();
   return error;

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace flexsn::fake {
@@ -25,13 +27,12 @@ struct Device {
   int clock = 1000000, memory_clock = 1000000, memory_bits = 512;  ///< kilohertz
 };
 
-/// What a test sets and looks at. It is locked while a function of the library runs.
-struct Fake {
-  std::recursive_mutex mutex;
-
-  std::string failing;  ///< the function that fails,
-  int fails_at = 1;     ///< at this call from now on,
-  int error = 2;        ///< with this error
+/// What a test sets and what it finds.
+struct Notes {
+  std::string failing;                      ///< the function that fails,
+  int fails_at = 1;                         ///< once, at this call from now on,
+  int error = 2;                            ///< with this error,
+  std::optional<std::thread::id> fails_in;  ///< in this thread alone, where there is one
 
   int driver_version = 13000, nvrtc_major = 13, nvrtc_minor = 0;
   std::vector<Device> devices = {{}, {}};
@@ -46,9 +47,14 @@ struct Fake {
   std::map<std::string, int> calls;
   std::vector<Launch> launches;
   std::vector<std::string> compiled;  ///< the options of each compilation, with blanks between
-  int modules = 0, programs = 0;      ///< that are there
+  std::string misuse;                 ///< the first thing that was done wrong
+};
+
+/// It is locked while a function of the library runs.
+struct Fake : Notes {
+  std::recursive_mutex mutex;
+  int modules = 0, programs = 0;                                ///< that are there
   std::map<std::uint64_t, std::pair<std::size_t, int>> memory;  ///< bytes and device by address
-  std::string misuse;                                           ///< the first thing that was done wrong
 
   int entered(const char* function);
   void wrong(const std::string& what) {
