@@ -12,7 +12,7 @@ CostModel cost_model_named(std::string_view name) {
                                .op = 0.18,
                                .keep = 0.3,
                                .hidden = 0.9,
-                               .room = 832,
+                               .room = 960,
                                .registers = true,
                                .smallest = 4,
                                .longest = 8},

@@ -15,23 +15,11 @@ namespace {
 
 int registers_of(Type type) { return type == Type::f64 ? 2 : 1; }
 
-/// The most values of a body that are alive at once, in registers, in the order of its nodes.
+/// The same of all values but constants.
 int alive_at_once(const Graph& graph) {
-  std::vector<Id> last_use(graph.nodes.size(), no_id);
-  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id)
-    for (Id operand : graph.at(id).operands)
-      if (operand != no_id) last_use[operand] = id;
-  for (const Result& result : graph.results) last_use[result.value] = static_cast<Id>(graph.nodes.size());
-  int alive = 0, most = 0;
-  std::vector<int> ends(graph.nodes.size() + 1);
-  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id) {
-    if (last_use[id] == no_id || graph.at(id).op == Op::constant) continue;
-    alive += registers_of(graph.at(id).type);
-    ends[last_use[id]] += registers_of(graph.at(id).type);
-    most = std::max(most, alive);
-    alive -= ends[id];
-  }
-  return most;
+  std::vector<bool> counted(graph.nodes.size());
+  for (std::size_t id = 0; id < counted.size(); ++id) counted[id] = graph.nodes[id].op != Op::constant;
+  return flexsn::alive_at_once(graph, counted);
 }
 
 /// Registers for what a body loads in each step, rows that the other body loads as well counted once.
@@ -69,6 +57,27 @@ int narrowest_row(const Plan& plan) {
 }
 
 }  // namespace
+
+int alive_at_once(const Graph& graph, const std::vector<bool>& counted) {
+  std::vector<Id> last_use(graph.nodes.size(), no_id);
+  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id)
+    for (Id operand : graph.at(id).operands)
+      if (operand != no_id) last_use[operand] = id;
+  for (const Result& result : graph.results) last_use[result.value] = static_cast<Id>(graph.nodes.size());
+  int alive = 0, most = 0;
+  std::vector<int> ends(graph.nodes.size() + 1);
+  for (Id id = 0; id < static_cast<Id>(graph.nodes.size()); ++id) {
+    if (last_use[id] == no_id || !counted[id]) {
+      alive -= ends[id];
+      continue;
+    }
+    alive += registers_of(graph.at(id).type);
+    ends[last_use[id]] += registers_of(graph.at(id).type);
+    most = std::max(most, alive);
+    alive -= ends[id];
+  }
+  return most;
+}
 
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8, longest = 8;

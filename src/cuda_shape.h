@@ -19,6 +19,10 @@ inline bool is_too_long(std::int64_t work, std::int64_t steps, std::int64_t elem
   return work * steps * elements > 4096;
 }
 
+/// The most registers that the counted values of a graph take at once, in the order of its nodes; results
+/// stay to the end.
+int alive_at_once(const ir::Graph& graph, const std::vector<bool>& counted);
+
 /// What the rule goes by, and what it found; `explain` prints it.
 struct CudaShape {
   CudaOptions options;

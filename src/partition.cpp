@@ -452,9 +452,15 @@ class Partitioner {
       if (runs[i]) backward.work += work_of(id);
     }
     for (Id id : inputs) read += bytes_of(id);
-    for (Id id : computed_again(crossing)) backward.work += work_of(id);
-    // A state takes several registers, whatever its type: itself, its gradient and their next values.
-    const double carried = 16.0 * static_cast<double>(states.size()) + summed();
+    std::vector<bool> computed(joint_.nodes.size());
+    for (Id id : computed_again(crossing)) {
+      backward.work += work_of(id);
+      computed[id] = true;
+    }
+    for (Id id : gradients_) computed[id] = is_op(joint_.at(id));
+    // States and what a step computes; a parameter, its sum, what it is multiplied with and the product.
+    double carried = 4.0 * alive_at_once(joint_, computed) + 4 * summed();
+    for (int state : states) carried += kept_bytes(joint_.arguments[state].value);
     std::vector<Choice> list;
     for (int segment : segments) {
       Choice& one = list.emplace_back(choice);
@@ -494,13 +500,15 @@ class Partitioner {
     return bytes;
   }
 
-  /// What it costs that each step of a segment holds so many bytes in registers, beside what goes from step
-  /// to step. Fewer threads run where they take more than a quarter of the room; what is over the room goes
-  /// to memory and back, and all does where the steps are too much code to stand one after another.
+  /// What it costs that each step of a segment holds so many bytes in registers, beside those that are held
+  /// all the time. Fewer threads run where the steps take more than a quarter of the room; what is over the
+  /// room goes to memory and back, all but one step's where there is none, as where the steps are too much
+  /// code to stand one after another.
   double register_cost(int segment, double held, double carried, double work) const {
     const bool fit = !is_too_long(std::llround(work), segment, 1);
-    const double room = fit ? std::max(0.0, training_.costs.room - carried) / segment : 0;
-    return 0.2 * std::max(0.0, held - room / 4) + 2 * std::max(0.0, held - room);
+    const double room = fit ? std::max(0.0, training_.costs.room - carried) : 0;
+    return 0.2 * std::max(0.0, held - room / 4 / segment) +
+           2 * std::max(0.0, held - std::max(room, held) / segment);
   }
 
   /// The fewest bytes that get backward its values, were arithmetic and checkpoints free: the smallest cut,
