@@ -2,9 +2,9 @@
 //
 // A module holds two entries of one signature: `flexsn_wide`, whose threads own `vector` elements each and
 // load and store them together, and `flexsn_narrow`, one element a thread, for any number of elements and any
-// alignment. Each can be compiled alone. An entry takes one record by value, made
-// of fields of 8 bytes. Time runs in segments whose loads are issued before the first of them is used; the
-// narrow entry, which also serves few elements, loads rows of later segments while it computes one.
+// alignment. Each can be compiled alone. An entry takes one record by value, made of fields of 8 bytes. Time
+// runs in segments whose loads are issued before the first of them is used; the narrow entry, which also
+// serves few elements, loads rows of later segments while it computes one.
 #pragma once
 
 #include <algorithm>
