@@ -286,10 +286,12 @@ class Parameters:
         self.fail(reader, f"a captured tensor or what is made from it is {type_name(dtype)}; {advice}")
 
     def evaluate(self, node: torch.fx.Node) -> torch.Tensor:
+        """On the CPU, wherever the core makes it: one number for all devices, and a GPU that captures a graph
+        cannot be waited for."""
         if node.op == "get_attr":
-            return self.attribute(node)
+            return self.attribute(node).cpu()
         arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), self.evaluate)
-        if keywords.get("device") == torch.device("meta"):  # where a constant would have no number
+        if "device" in keywords:
             keywords = {**keywords, "device": torch.device("cpu")}
         return node.target(*arguments, **keywords)
 

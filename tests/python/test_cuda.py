@@ -244,18 +244,67 @@ def test_a_cuda_graph_replays_training():
         same(ours, eager)
 
 
-def test_the_first_call_may_be_captured():
-    def never_seen(x, v):
-        return x * 0.625 + v, v * 0.5 + x
+def passing(x, v):
+    return x * 0.625 + v, v * 0.5 + x
 
-    x = torch.randn(4, 64, device="cuda")
-    module = flexsn.FlexSN(never_seen, num_states=1)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        captured = module(x)
-    graph.replay()
-    module.reset()
-    same(captured, module(x))
+
+def spiking(x, v):
+    h = v * 0.6875 + x
+    s = flexsn.surrogate.Sigmoid(3.5)(h - 0.8125)
+    return s, torch.where(s > 0.5, 0.1875, h)
+
+
+def with_numbers(x, v):
+    h = v * torch.full((), 0.4375, device=x.device).exp() + x
+    return torch.maximum(h, torch.zeros_like(h)), h * 0.5625
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: flexsn.FlexSN(passing, num_states=1),
+        lambda: flexsn.FlexSN(spiking, num_states=1),
+        lambda: flexsn.FlexSN(with_numbers, num_states=1),
+        lambda: flexsn.neurons.LIFNode(tau=2.6875),
+        lambda: flexsn.neurons.ParametricLIFNode(init_tau=2.8125).cuda(),
+    ],
+    ids=["passing", "spiking", "with_numbers", "LIFNode", "ParametricLIFNode"],
+)
+def test_the_first_call_may_be_captured(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("FLEXSN_CACHE_DIR", str(tmp_path))  # nothing is compiled yet
+    module, graphs = make(), []
+
+    def step(x, grad):
+        module.reset()
+        out = module(x)
+        return [out, *torch.autograd.grad(out, [x, *module.parameters()], grad)]
+
+    # Of other lengths too, whose code is made in the background meanwhile.
+    for elements in (64, 63, 64):
+        x = torch.randn(9, elements, device="cuda", requires_grad=True)
+        grad = torch.randn(9, elements, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step(x, grad)
+        graphs.append((graph, captured, x, grad))
+    for graph, captured, x, grad in graphs:
+        graph.replay()
+        for ours, eager in zip(captured, step(x, grad), strict=True):
+            same(ours, eager)
+
+
+def test_a_number_that_a_core_makes_is_the_same_on_all_devices():
+    def one(number):
+        def core(x, v):
+            made = torch.full((), number, device=x.device)
+            return x * made.exp() + made.tanh() + made.sin(), v
+
+        return core
+
+    x = torch.randn(3, 64)
+    for k in range(-24, 24):
+        here, there = (flexsn.FlexSN(one(k / 16), num_states=1)(x.to(device)) for device in ("cpu", "cuda"))
+        same(here, there)
 
 
 def wide_layers() -> list[nn.Module]:
