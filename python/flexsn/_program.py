@@ -45,6 +45,14 @@ def _read(argument: tuple[int, Any], values: list[Any]) -> Any:
 
 
 def run_program(program: Program, captured: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Autocast does not change what a step computes, and this is a part of it."""
+    if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        return _run(program, captured)
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return _run(program, captured)
+
+
+def _run(program: Program, captured: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     values: list[Any] = list(captured)
     for step in program.steps:
         arguments = [_read(argument, values) for argument in step.arguments]

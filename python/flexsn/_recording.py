@@ -457,6 +457,7 @@ def record(
         torch.inference_mode(False),
         torch.set_grad_enabled(carry is not None),
         torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
         torch.autograd.set_detect_anomaly(False),  # which would look for NaN where there is no data
     ):
         primals = [

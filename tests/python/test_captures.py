@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from both_ways import both_ways, leaf
-from flexsn import FlexSN
+from flexsn import FlexSN, _torch
 from flexsn.fused import Fused, trace_count
 
 
@@ -476,6 +476,54 @@ def test_autocast_does_not_change_what_a_step_computes() -> None:
         found = Fused(lambda x, v: core(x, v), 1, 1, 1)([x])
     assert found[0][0].dtype == torch.float32
     assert torch.equal(found[0][0], expected[0][0]) and torch.equal(found[1][0], expected[1][0])
+
+
+class Prepared(nn.Module):
+    """Its parameters are made by what autocast computes in another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.rand(1, 5)), nn.Parameter(torch.rand(5, 3))
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x * (self.a @ self.b) + v, v * self.linear(self.a) + x
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_does_not_change_how_parameters_are_made(compiled: bool) -> None:
+    core = Prepared()
+    module = FlexSN(core, 1, 1, 1)
+    call = torch.compile(module, fullgraph=True, backend="eager") if compiled else module
+
+    def run(autocast: bool) -> list[Tensor]:
+        module.reset()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            out = call(torch.linspace(-1, 1, 24).view(4, 2, 3))
+        return [out, *torch.autograd.grad(out.sum(), list(core.parameters()))]
+
+    expected = run(False)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(run(True), expected))
+
+
+def test_no_kind_of_autocast_is_on_while_a_core_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds, record = ("cpu", "cuda"), _torch.record
+    seen: list[bool] = []
+
+    def watched(*arguments: Any) -> Any:
+        seen.extend(map(torch.is_autocast_enabled, kinds))
+        return record(*arguments)
+
+    monkeypatch.setattr(_torch, "record", watched)
+    try:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)
+        Fused(lambda x, v: (x * 0.28125, v), 1, 1, 1)([torch.rand(4, 3)])
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, False)
+    assert seen and not any(seen)
 
 
 def _changed_between(made: Tensor, x: Tensor) -> Tensor:
