@@ -4,6 +4,7 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -33,6 +34,7 @@ struct Call {
   bool trainable = false;
   std::size_t outputs = 0, states = 0;
   std::int64_t dim = 0;
+  at::Device device = at::kCPU;  ///< of the first input
   Types input_types;
   std::optional<Types> state_types;  ///< none: no states are given
 };
@@ -102,8 +104,8 @@ bool take_arguments(const Call& call, PyObject* given, PyObject* given_states, s
                     std::vector<Tensor>& states) {
   const bool has_states = given_states != Py_None;
   return !at::impl::torch_function_mode_enabled() && has_states == call.state_types.has_value() &&
-         take(given, &call.input_types, inputs) && are_sequences(inputs, call.dim) &&
-         (!has_states || take(given_states, &*call.state_types, states));
+         take(given, &call.input_types, inputs) && inputs[0].device() == call.device &&
+         are_sequences(inputs, call.dim) && (!has_states || take(given_states, &*call.state_types, states));
 }
 
 /// fits(call, guards, inputs, states) -> whether again() would run, whatever the parameters
@@ -165,15 +167,15 @@ Types types_of(PyObject* dtypes) {
   return types;
 }
 
-/// like(neuron, trainable, outputs, states, dim, input dtypes, state dtypes or None) -> call
+/// like(neuron, trainable, outputs, states, dim, device, input dtypes, state dtypes or None) -> call
 PyObject* like(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const char* neuron = nullptr;
   Py_ssize_t length = 0, outputs = 0, states = 0, dim = 0;
   int trainable = 0;
-  PyObject *inputs = nullptr, *state_types = nullptr;
-  if (!PyArg_ParseTuple(arguments, "s#pnnnO!O", &neuron, &length, &trainable, &outputs, &states, &dim,
-                        &PyTuple_Type, &inputs, &state_types))
+  PyObject *device = nullptr, *inputs = nullptr, *state_types = nullptr;
+  if (!PyArg_ParseTuple(arguments, "s#pnnnOO!O", &neuron, &length, &trainable, &outputs, &states, &dim,
+                        &device, &PyTuple_Type, &inputs, &state_types))
     return nullptr;
   auto call = std::make_unique<Call>();
   call->neuron.assign(neuron, static_cast<std::size_t>(length));
@@ -181,6 +183,8 @@ PyObject* like(PyObject*, PyObject* arguments) {
   call->outputs = static_cast<std::size_t>(outputs);
   call->states = static_cast<std::size_t>(states);
   call->dim = dim;
+  TORCH_CHECK_TYPE(THPDevice_Check(device), "expected a torch.device");
+  call->device = reinterpret_cast<THPDevice*>(device)->device;
   call->input_types = types_of(inputs);
   TORCH_CHECK_VALUE(!call->input_types.empty(), "a call has an input");
   if (state_types != Py_None) call->state_types = types_of(state_types);

@@ -127,6 +127,7 @@ class _Held(NamedTuple):
     dtypes: tuple[torch.dtype, ...]
     state_dtypes: tuple[torch.dtype, ...] | None
     dim: int
+    device: torch.device
     static: tuple[Hashable, ...]
     reach: Reach
     trace: Trace
@@ -136,10 +137,11 @@ class _Held(NamedTuple):
     call: Any  #: for `calls.again`, which asks what `fits` asks; None where there is more to ask or to do
 
     def fits(self, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, static: Sequence[Any]) -> bool:
-        """Are these arguments like those of the last call? The operator checks shapes and devices."""
+        """Are these arguments like those of the last call? The operator checks shapes, and that devices agree."""
         return (
             tuple(map(_dtype, inputs)) == self.dtypes
             and inputs[0].dim() == self.dim
+            and inputs[0].device == self.device
             and (None if states is None else tuple(map(_dtype, states))) == self.state_dtypes
             and (self.shape is None or _step_shape(inputs[0], 1) == self.shape)
             and _facts(static, self.own) == self.static
@@ -254,9 +256,9 @@ class Fused:
         _refuse_batches(captured)
         if _any_requires_grad(inputs, states or (), captured):
             _refuse_grad_transform()
-        dim = inputs[0].dim()
+        dim, device = inputs[0].dim(), inputs[0].device
         whole = (
-            reach.key, facts, self.num_states, self.requires_grad, dtypes, state_dtypes, dim, inputs[0].device
+            reach.key, facts, self.num_states, self.requires_grad, dtypes, state_dtypes, dim, device
         )  # fmt: skip
         shape = _step_shape(inputs[0], 1)
         found = _traces.get(whole)
@@ -292,8 +294,8 @@ class Fused:
         kept = [own[i] if i < len(own) else None for i in found.captured]
         # Another thread sees the old one or the new one, never half of each.
         self._held = _Held(
-            dtypes, state_dtypes, dim, facts, reach, found, kept, own_places, shape,
-            self._call_of(found, dtypes, state_dtypes, dim) if shape is None and not static else None,
+            dtypes, state_dtypes, dim, device, facts, reach, found, kept, own_places, shape,
+            self._call_of(found, dtypes, state_dtypes, dim, device) if shape is None and not static else None,
         )  # fmt: skip
         return self._held
 
@@ -303,6 +305,7 @@ class Fused:
         dtypes: tuple[torch.dtype, ...],
         state_dtypes: tuple[torch.dtype, ...] | None,
         dim: int,
+        device: torch.device,
     ) -> Any:
         """What `calls.again` takes; None where a call is more than the operator, or there is no such way."""
         if calls is None or self.triton or state_dtypes not in (None, found.state_dtypes):
@@ -310,7 +313,9 @@ class Fused:
         trainable = found.trainable and found.reaches is None
         if found.prepare is not None and not trainable:
             return None
-        return calls.like(found.text, trainable, found.num_outputs, self.num_states, dim, dtypes, state_dtypes)
+        return calls.like(
+            found.text, trainable, found.num_outputs, self.num_states, dim, device, dtypes, state_dtypes
+        )
 
     def _make(
         self,

@@ -391,6 +391,24 @@ def test_what_a_guard_raises_is_raised_by_both_ways_to_ask():
                 assert ask(failing) is False
 
 
+def of_its_device(x, v):
+    scale = 0.5 if x.device.type == "cpu" else 2.0
+    return x * scale * torch.linspace(0, 1, 7, device=x.device) + v, v
+
+
+@pytest.mark.parametrize("way", [contextlib.nullcontext, the_long_way])
+def test_another_device_is_another_trace(way):
+    x = torch.randn(4, 7)
+    with way():
+        run = fused.Fused(of_its_device, 1, 1, 1)
+        here = run([x])[0][0]
+        text = run._held.trace.text
+        for _ in range(2):
+            there = run([x.to("meta")])[0][0]
+            assert there.device.type == "meta" and "2 " in run._held.trace.text != text
+            assert torch.equal(run([x])[0][0], here) and run._held.trace.text == text
+
+
 def test_wrong_uses_of_the_module_are_errors():
     with pytest.raises(TypeError, match="6 arguments, found 1"):
         calls.again(None)
@@ -402,6 +420,8 @@ def test_wrong_uses_of_the_module_are_errors():
         with pytest.raises(TypeError, match="expected the guards of a Reach"):
             calls.unchanged(wrong)
     with pytest.raises(TypeError, match="torch.dtype"):
-        calls.like("neuron", True, 1, 1, 2, (float,), None)
+        calls.like("neuron", True, 1, 1, 2, torch.device("cpu"), (float,), None)
     with pytest.raises(ValueError, match="an input"):
-        calls.like("neuron", True, 1, 1, 2, (), None)
+        calls.like("neuron", True, 1, 1, 2, torch.device("cpu"), (), None)
+    with pytest.raises(TypeError, match="torch.device"):
+        calls.like("neuron", True, 1, 1, 2, "cpu", (torch.float32,), None)

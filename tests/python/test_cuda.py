@@ -348,12 +348,44 @@ def test_a_reset_may_be_compiled():
         same(compiled(x), rates(x))
 
 
-def test_autocast_does_not_change_what_a_step_computes():
-    x = torch.randn(6, 50, device="cuda")
-    plain = flexsn.FlexSN(soft, num_states=1)(x)
+class Changed(nn.Module):
+    """What autocast computes in another type: in a step, and where a parameter is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.rand(1, 5)), nn.Parameter(torch.rand(5, 50))
+
+    def forward(self, x, v):
+        h = torch.exp(x) + nn.functional.softplus(v)
+        return h.square().rsqrt() * (self.a @ self.b).to(h.dtype)[0], h**1.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("core", [soft, Changed()])
+def test_autocast_does_not_change_what_a_step_computes(core, dtype):
+    x = torch.randn(6, 50).to("cuda", dtype)
+    core = core.cuda() if isinstance(core, nn.Module) else core
+    plain = flexsn.FlexSN(core, num_states=1)(x)
     with torch.autocast("cuda", dtype=torch.float16):
-        cast = flexsn.FlexSN(soft, num_states=1)(x)
-    same(plain, cast)
+        again = flexsn.FlexSN(core, num_states=1)(x)
+        of_another = flexsn.FlexSN(lambda x, v: core(x, v), num_states=1)(x)  # traced here
+    assert plain.dtype == dtype
+    same(plain, again)
+    same(plain, of_another)
+
+
+def test_a_module_may_be_called_on_one_device_after_another():
+    def core(x, v):
+        scale = 0.5 if x.is_cuda else 2.0
+        return x * scale * torch.linspace(0, 1, 7, device=x.device) + v, v
+
+    x, module = torch.randn(4, 7), flexsn.FlexSN(core, num_states=1)
+    for _ in range(2):
+        for device in ("cpu", "cuda"):
+            module.reset()
+            found = module(x.to(device))
+            assert found.device.type == device
+            same(found, flexsn.FlexSN(core, num_states=1, backend="torch")(x.to(device)))
 
 
 def test_tensors_on_several_devices_are_refused():
