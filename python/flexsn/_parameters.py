@@ -250,7 +250,7 @@ class Parameters:
                 self.check_constant(source)
             else:
                 self.not_random(source)
-        constant = self.evaluate(node)
+        constant = self.evaluate(node, sources)
         if constant.numel() == 0:
             return 0
         first = constant.flatten()[0]
@@ -285,15 +285,19 @@ class Parameters:
         )
         self.fail(reader, f"a captured tensor or what is made from it is {type_name(dtype)}; {advice}")
 
-    def evaluate(self, node: torch.fx.Node) -> torch.Tensor:
+    def evaluate(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> torch.Tensor:
         """On the CPU, wherever the core makes it: one number for all devices, and a GPU that captures a graph
         cannot be waited for."""
-        if node.op == "get_attr":
-            return self.attribute(node).cpu()
-        arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), self.evaluate)
-        if "device" in keywords:
-            keywords = {**keywords, "device": torch.device("cpu")}
-        return node.target(*arguments, **keywords)
+        values: dict[torch.fx.Node, Any] = {}
+        for source in sorted(sources, key=self.order.__getitem__):
+            if source.op == "get_attr":
+                values[source] = self.attribute(source).cpu()
+                continue
+            arguments, keywords = torch.fx.map_arg((source.args, source.kwargs), values.__getitem__)
+            if "device" in keywords:
+                keywords = {**keywords, "device": torch.device("cpu")}
+            values[source] = source.target(*arguments, **keywords)
+        return values[node]
 
     def not_random(self, node: torch.fx.Node) -> None:
         tags = getattr(node.target, "tags", ())

@@ -130,6 +130,17 @@ def test_many_captured_parameters_are_traced(count: int) -> None:
     assert {weight.grad.item() for weight in weights} == {9.0}
 
 
+def test_a_number_may_be_made_of_others_in_60_steps_that_each_use_the_last_one_twice() -> None:
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        number = torch.full((), 2.0**-60)
+        for _ in range(60):
+            number = number + number
+        return x * number, v
+
+    x = torch.rand(2, 3)
+    assert torch.equal(FlexSN(core, num_states=1)(x), x)
+
+
 # ---- sequences ---------------------------------------------------------------------------------------------
 
 
