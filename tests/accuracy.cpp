@@ -404,6 +404,16 @@ const Range& range_of(const Row& row, int index) {
   return index == 0 ? row.test.first : index == 1 ? row.test.second : row.test.third;
 }
 
+std::vector<Values> operands_to_try(const RowCase& row_case) {
+  std::vector<Values> columns = edge_operands(row_case.op, row_case.t);
+  Random random(7);
+  for (int n = 0; n < 200; ++n)
+    for (int i = 0; i < row_case.row().arity; ++i)
+      columns[i].push_back(
+          random_value(random, range_of(row_case.row(), i), operand_type(row_case.row(), i, row_case.t)));
+  return columns;
+}
+
 // ---- accuracy ------------------------------------------------------------------------------------
 
 namespace {

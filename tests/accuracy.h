@@ -45,6 +45,8 @@ std::vector<Values> run_columns(const ir::Graph& graph, const std::vector<Values
 const Values& edge_values(Type type);
 /// All combinations of edge values for the operands of `op`; of three operands only the most telling ones.
 std::vector<Values> edge_operands(ir::Op op, Type t);
+/// Edge operands, then random ones from the row's range.
+std::vector<Values> operands_to_try(const RowCase& row_case);
 
 /// A value of `type` from `range`.
 std::uint64_t random_value(Random& random, const Range& range, Type type);

@@ -16,17 +16,6 @@ using namespace ir;
 bool is_float(Type type) { return type == Type::f32 || type == Type::f64; }
 Type result_of(const RowCase& row_case) { return type_of(row_case.row().meaning.sig.result, row_case.t); }
 
-/// Edge operands, then random ones from the row's range.
-std::vector<Values> operands_to_try(const RowCase& row_case) {
-  std::vector<Values> columns = edge_operands(row_case.op, row_case.t);
-  Random random(7);
-  for (int n = 0; n < 200; ++n)
-    for (int i = 0; i < row_case.row().arity; ++i)
-      columns[i].push_back(
-          random_value(random, range_of(row_case.row(), i), operand_type(row_case.row(), i, row_case.t)));
-  return columns;
-}
-
 /// The first `count` elements, from the start again where there are fewer.
 std::vector<Values> first(const std::vector<Values>& columns, std::size_t count) {
   std::vector<Values> result(columns.size());

@@ -144,6 +144,7 @@ if(GTest_FOUND)
     tests/cuda_fake_test.cpp
     tests/cuda_prepare_test.cpp
     tests/cuda_kernel_test.cpp
+    tests/cuda_rows_test.cpp
     tests/cuda_run_test.cpp)
   target_include_directories(flexsn_tests PRIVATE cuda)
   target_compile_definitions(flexsn_tests PRIVATE FLEXSN_FAKE_CUDA="$<TARGET_FILE:flexsn_fake_cuda>")
