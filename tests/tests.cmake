@@ -8,6 +8,14 @@ flexsn_executable(flexsn_demo_neuron
   examples/demo_neuron.cpp)
 flexsn_executable(flexsn_readme
   examples/readme.cpp)
+find_package(CUDAToolkit QUIET)
+if(TARGET CUDA::cudart_static)
+  flexsn_executable(flexsn_gpu_arrays
+    examples/gpu_arrays.cpp)
+  target_link_libraries(flexsn_gpu_arrays PRIVATE CUDA::cudart_static)
+else()
+  flexsn_left_out("the example gpu_arrays" "package not found: CUDAToolkit")
+endif()
 add_test(NAME demo COMMAND flexsn_demo)
 add_test(NAME readme COMMAND flexsn_readme)
 set_tests_properties(demo readme PROPERTIES LABELS null)
@@ -412,7 +420,7 @@ endforeach()
 
 # What a user runs: built by `make demo`, which need not wait for the tests.
 add_custom_target(flexsn_programs DEPENDS flexsn_demo flexsn_demo_neuron)
-foreach(name flexsn_cli flexsn_torch flexsn_demo_digits)
+foreach(name flexsn_cli flexsn_torch flexsn_demo_digits flexsn_gpu_arrays)
   if(TARGET ${name})
     add_dependencies(flexsn_programs ${name})
   endif()
