@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from ._listing import Listing
-from ._torch import schema_of
+from ._torch import in_dispatch_mode, schema_of
 
 #: instead of the place of an earlier value: a constant, or a list of arguments
 _CONSTANT, _LIST = -1, -2
@@ -35,6 +36,8 @@ class Program:
 
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    #: tensors of numbers, by step, once they are made
+    numbers: dict[int, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
 
 def _read(argument: tuple[int, Any], values: list[Any]) -> Any:
@@ -54,18 +57,29 @@ def run_program(program: Program, captured: Sequence[torch.Tensor]) -> list[torc
 
 def _run(program: Program, captured: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     values: list[Any] = list(captured)
-    for step in program.steps:
+    for place, step in enumerate(program.steps):
         arguments = [_read(argument, values) for argument in step.arguments]
         keywords = {name: _read(argument, values) for name, argument in step.keywords}
         if step.function == "getitem":
             values.append(arguments[0][arguments[1]])
         elif step.function == "tensor":
-            values.append(torch.tensor(*arguments, **keywords))
+            values.append(_numbers(program, place, arguments[0], keywords))
         else:
             namespace, _, name = step.function.partition("::")
             function = getattr(getattr(getattr(torch.ops, namespace), name), step.overload)
             values.append(function(*arguments, **keywords))
     return [values[place] for place in program.results]
+
+
+def _numbers(program: Program, place: int, numbers: Any, keywords: dict[str, Any]) -> torch.Tensor:
+    """Made once: who copies numbers to a GPU waits for it, and cannot while a stream is captured."""
+    if is_dynamo_compiling() or in_dispatch_mode():  # which want a tensor of their own kind
+        return torch.tensor(numbers, **keywords)
+    made = program.numbers.get(place)
+    if made is None:
+        with torch.inference_mode(False):  # it is for calls that train as well
+            made = program.numbers[place] = torch.tensor(numbers, **keywords)
+    return made
 
 
 def program_of(listing: Listing) -> tuple[tuple[int, ...], Program | None]:

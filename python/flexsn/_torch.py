@@ -122,6 +122,11 @@ def is_exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+def in_dispatch_mode() -> bool:
+    """Whether a mode, as of an export or of fake tensors, sees the operators that run. Nothing public tells (2.13)."""
+    return torch._C._len_torch_dispatch_stack() != 0
+
+
 def in_forward_mode() -> bool:
     """Whether tensors may be dual ones. Nothing public tells (2.13)."""
     return torch.autograd.forward_ad._current_level >= 0

@@ -526,6 +526,33 @@ def test_no_kind_of_autocast_is_on_while_a_core_is_traced(monkeypatch: pytest.Mo
     assert seen and not any(seen)
 
 
+def test_a_table_of_numbers_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = nn.Parameter(torch.rand(3))
+
+    def core(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return x * (weight * torch.tensor([0.5, 1.0, 2.0], device=x.device)) + v, v * 0.5 + x
+
+    x, module = torch.rand(4, 2, 3), FlexSN(core, 1, 1, 1)
+    with torch.inference_mode():
+        module(x)
+        expected = module(x)
+    exported = torch.export.export(FlexSN(core, 1, 1, 1), (x,), strict=False).module()
+
+    def refused(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError("it was made again")
+
+    monkeypatch.setattr(torch, "tensor", refused)
+    module.reset()
+    module(x)
+    found = module(x)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert weight.grad is not None
+    monkeypatch.undo()
+    module.reset()
+    assert torch.equal(exported(x), module(x))
+
+
 def _changed_between(made: Tensor, x: Tensor) -> Tensor:
     first = x + made
     made.mul_(2)

@@ -293,6 +293,22 @@ def test_the_first_call_may_be_captured(make, monkeypatch, tmp_path):
             same(ours, eager)
 
 
+def test_a_core_with_a_table_of_numbers_may_be_captured():
+    def core(x, v):
+        return x * torch.tensor([0.5, 1.0, 2.0], device=x.device) + v, v * 0.5 + x
+
+    x, module = torch.randn(9, 64, 3, device="cuda"), flexsn.FlexSN(core, num_states=1)
+    for _ in range(2):
+        module.reset()
+        expected = module(x)
+    graph = torch.cuda.CUDAGraph()
+    module.reset()
+    with torch.cuda.graph(graph):
+        captured = module(x)
+    graph.replay()
+    same(captured, expected)
+
+
 def test_a_number_that_a_core_makes_is_the_same_on_all_devices():
     def one(number):
         def core(x, v):
