@@ -1,6 +1,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -91,9 +92,14 @@ const Gpu& Driver::gpu(int number) const {
                ", counted from 0");
   const std::lock_guard lock(finding_);
   std::unique_ptr<Gpu>& found = gpus_[number];
-  if (found) return *found;
+  if (found) {
+    // Before any lock that another thread may have held at the fork: the driver's own refusal comes too late.
+    if (found->process != getpid()) check(error_not_initialized, "use a device");
+    return *found;
+  }
   auto made = std::make_unique<Gpu>();
   made->number = number;
+  made->process = getpid();
   int device = 0;
   char name[256] = {};
   check(cuda.cuDeviceGet(&device, number), "open a device");

@@ -2,6 +2,8 @@
 // kernels need are declared here as the driver has them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -64,6 +66,7 @@ struct Gpu {
   int multiprocessors = 0;
   double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte; 0: unknown
   void* context = nullptr;
+  pid_t process = 0;  ///< that opened the context; a child of a fork cannot use it
 };
 
 /// May be used from several threads at once. What fails is tried again by the next call.

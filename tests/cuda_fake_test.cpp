@@ -1,6 +1,7 @@
 // How CUDA kernels are compiled, kept and launched, on a driver and an NVRTC that are not there; and the
 // launches that sum parameter gradients, done on the host.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,6 +90,27 @@ TEST_F(CudaFake, AMachineWithoutADeviceOrWithAnOldDriverIsSaid) {
   EXPECT_EQ(cuda.driver.version(), 12040);
   EXPECT_EQ(error([&] { cuda.driver.gpu(1); }),
             "there is no CUDA device 1; this process sees 1, counted from 0");
+}
+
+TEST_F(CudaFake, AForkedChildIsToldSoBeforeItWaitsForALockThatNobodyReleases) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  const CudaKernel kernel(plan, cuda, no_store);
+  kernel.run(run_of(plan, 3, 100));  // the other entry is made in a thread that no child has
+  const pid_t child = fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    alarm(60);
+    _exit(error([&] {
+            kernel.run(run_of(plan, 3, 100));
+          }) == "the CUDA driver could not use a device: CUDA_ERROR_NOT_INITIALIZED: initialization error; a "
+                "process that was forked from one that used CUDA cannot use it: start it with spawn"
+              ? 0
+              : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(CudaFake, WhateverFailsIsOneErrorAndTheNextCallWorks) {
