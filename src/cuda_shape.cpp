@@ -107,8 +107,10 @@ CudaShape cuda_shape(const Plan& plan) {
   else if (shape.registers() <= 64 && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
   options.early = shape.narrow_registers() <= most_narrow_registers;
-  // The rows and values of steps that run in a loop are in memory by intention.
-  options.again_if_spilled = options.unroll == 1 || !is_too_long(shape.work, options.unroll, 1);
+  // The rows and values of steps that run in a loop are in memory by intention. One step that is too long
+  // spills whatever is tried: it is compiled once, in the way that spilled least and took least time.
+  options.again_if_spilled = !is_too_long(shape.work, options.unroll, 1);
+  if (is_too_long(shape.work, 1, 1)) options.resident_threads = options.narrow_resident_threads = 256;
   return shape;
 }
 

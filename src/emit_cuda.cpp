@@ -63,7 +63,7 @@ class ModuleEmitter {
                    resident / options.narrow_threads, early ? "true" : "false");
     };
     module.wide.push_back({wide(options.resident_threads), ""});
-    module.narrow.push_back({narrow(0, options.early), ""});
+    module.narrow.push_back({narrow(options.narrow_resident_threads, options.early), ""});
     if (!options.again_if_spilled) return module;
     // A multiprocessor has 65536 registers, a thread at most 255 of them.
     for (const auto& [resident, limit] :

@@ -22,8 +22,9 @@ struct CudaOptions {
   /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
   /// number.
   int resident_threads = 512;
-  bool early = true;             ///< does the narrow entry load rows of later segments early?
-  bool again_if_spilled = true;  ///< is an entry that spills compiled in other ways?
+  int narrow_resident_threads = 0;  ///< the same of the narrow entry
+  bool early = true;                ///< does the narrow entry load rows of later segments early?
+  bool again_if_spilled = true;     ///< is an entry that spills compiled in other ways?
 
   bool operator==(const CudaOptions&) const = default;
 };
