@@ -15,14 +15,16 @@ DeviceAddress address(const void* data) { return reinterpret_cast<DeviceAddress>
 
 std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }
 
-std::shared_ptr<const CudaKernel> kernel_of(Plan plan) {
-  const CudaChoice choice{.options = cuda_shape_to_run(plan).options};
+std::shared_ptr<const CudaKernel> kernel_of(Plan plan, CudaEntry entry = CudaEntry::automatic) {
+  const CudaChoice choice{.options = cuda_shape_to_run(plan).options, .entry = entry};
   return std::make_shared<CudaKernel>(std::move(plan), Cuda::standard(), Store::standard(), choice);
 }
 
 }  // namespace
 
-std::shared_ptr<const Executable> cuda_executable(Plan plan) { return kernel_of(std::move(plan)); }
+std::shared_ptr<const Executable> cuda_executable(Plan plan, bool as_many) {
+  return kernel_of(std::move(plan), as_many ? CudaEntry::wide : CudaEntry::automatic);
+}
 
 std::string cuda_absent() {
   try {

@@ -324,14 +324,15 @@ std::vector<Plan> plans_for(const Graph& graph, const Training& training, const 
   return {schedule_inference(graph, kind, layout)};
 }
 
-/// Runs plans by machine code of a target, each compiled once.
+/// Runs plans by machine code of a target, each compiled once. On a GPU even numbers of elements run by the
+/// code for many, odd ones by that for few.
 class KernelRunner {
  public:
   explicit KernelRunner(bool cuda) : cuda_(cuda) {}
 
   void operator()(const Plan& plan, const PlanRun& run) {
     std::shared_ptr<const Executable>& executable = known_[print(plan, false)];
-    if (!executable) executable = cuda_ ? cuda_executable(plan) : cpu_executable(plan);
+    if (!executable) executable = cuda_ ? cuda_executable(plan, true) : cpu_executable(plan);
     if (cuda_)
       cuda_run_on_copies(*executable, run);
     else

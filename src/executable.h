@@ -70,7 +70,8 @@ Isa cpu_isa();
 std::string cpu_assembly(const std::string& text, Isa isa);
 
 /// For all devices of this machine. Throws a UserError where there are no CUDA kernels here.
-std::shared_ptr<const Executable> cuda_executable(Plan plan);
+/// `as_many`: runs of few elements use the code that many would, where memory lies for it.
+std::shared_ptr<const Executable> cuda_executable(Plan plan, bool as_many = false);
 
 /// Why there are no CUDA kernels here: no driver, no device, no NVRTC, or one that is too old; "" where there
 /// are. What follows is for where there are.

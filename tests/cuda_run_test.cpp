@@ -2,7 +2,11 @@
 // refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "cuda_code.h"
+#include "emit_cuda.h"
 #include "executable.h"
 #include "gpu_memory.h"
 #include "random.h"
@@ -188,6 +192,28 @@ TEST_F(CudaRuns, ASingleValueOfTheHostMustBeInItsRange) {
   const Kernel kernel = compile(odd, {.target = "cuda"});
   const float tau = 0.5f;
   EXPECT_TRUE(contains(error([&] { kernel.bind({1, {1}}).param("tau", View(&tau, 1)); }), "'tau'"));
+}
+
+/// The entries of plans that `call` ran, one letter each; "" where there is a real driver, which does not
+/// tell.
+std::string entries_of(const std::function<void()>& call) {
+  if (!pretends()) return call(), "";
+  fake_driver()->launches.clear();
+  call();
+  std::string letters;
+  for (const fake::Launch& launch : fake_driver()->launches)
+    letters += launch.function == cuda_wide ? "w" : launch.function == cuda_narrow ? "n" : "";
+  return letters;
+}
+
+TEST_F(CudaRuns, ADigestIsOfBothEntries) {
+  const Neuron integrating = neuron_named("if");
+  std::string found;
+  const std::string entries = entries_of([&] { found = digest(integrating, Mem::f32, 0, "cuda"); });
+  EXPECT_EQ(found, digest(integrating, Mem::f32, 0, "interpreter"));
+  if (!pretends()) return;
+  EXPECT_GE(std::count(entries.begin(), entries.end(), 'w'), 6) << entries;
+  EXPECT_GE(std::count(entries.begin(), entries.end(), 'n'), 6) << entries;
 }
 
 TEST(CudaAbsent, IsSaidWithTheWayOut) {
