@@ -469,8 +469,10 @@ struct RunState {
     const PlanRun run = forward_run(executable->plan(), [&](const Buffer& buffer) {
       return buffer.write ? from_workspace(start, space, buffer) : Bound{};
     });
+    // A first state's gradient is seldom wanted, but by who names it.
+    const bool names_gradients = !kernels->options().training.wanted.empty();
     kernels->prepare_training(layout(), *executable, run, [&](const Buffer& buffer) {
-      return buffer.holds == Holds::grad_first_state ? first.contains(buffer.index) : !buffer.optional;
+      return buffer.holds == Holds::grad_first_state ? names_gradients : !buffer.optional;
     });
     // What lies on a GPU cannot be looked at without waiting for it.
     stamp = next_stamp();

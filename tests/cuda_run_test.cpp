@@ -216,6 +216,34 @@ TEST_F(CudaRuns, ADigestIsOfBothEntries) {
   EXPECT_GE(std::count(entries.begin(), entries.end(), 'n'), 6) << entries;
 }
 
+TEST_F(CudaRuns, TheBackwardThatIsPreparedIsTheOneThatRuns) {
+  const auto compilations = [] {
+    if (!pretends()) return std::size_t{0};
+    const std::lock_guard lock(fake_driver()->mutex);
+    return fake_driver()->compiled.size();
+  };
+  const std::size_t before = compilations();
+  {
+    const Neuron leaky = neuron("leaky", [](Step& s) {
+      const auto x = s.input("x"), v = s.state("v");
+      const auto h = v * 0.9375 + x * 0.28125;
+      s.next(v, h);
+      s.output("y", h * h);
+    });
+    const Kernel kernel = compile(leaky, {.target = "cuda"});
+    const GpuArray x(Array(Mem::f32, {3, 5}, 2)), v(Array(Mem::f32, {5})), y(Array(Mem::f32, {3, 5})),
+        gradient(Array(Mem::f32, {3, 5}));
+    flexsn::Run r = kernel.bind({3, {5}});
+    r.in("x", x.view()).state("v", v.view()).out("y", y.view());
+    GpuMemory workspace(r.workspace_bytes());
+    const View space(workspace.data(), Mem::u8, static_cast<std::int64_t>(workspace.size()));
+    r.forward(space);
+    r.backward(space, {{"y", x.view()}}, {{"x", gradient.view()}});
+    wait_for(nullptr);
+  }  // by now the background has ended
+  EXPECT_EQ(compilations() - before, pretends() ? 4 : 0) << "two entries of forward and two of backward";
+}
+
 TEST(CudaAbsent, IsSaidWithTheWayOut) {
   const std::string why = cuda_absent();
   if (why.empty()) GTEST_SKIP() << "CUDA is here: " << cuda_description();
