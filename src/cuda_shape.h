@@ -53,7 +53,7 @@ struct CudaShape {
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
 /// addresses. The narrow entry loads early where its values fit into 192 of a thread's 255 registers. Where
 /// one spills after all, as the compiled kernel says, it is compiled in other ways (CudaModule), and the one
-/// that spills least runs.
+/// that spills least runs; but one step that is too long is compiled once, with at most 255 registers.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for, which is compiled whether it
