@@ -18,13 +18,7 @@ namespace {
 
 using namespace ir;
 
-class CudaKernels : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string why = cuda_absent(); !why.empty()) GTEST_SKIP() << why;
-  }
-  void TearDown() override { EXPECT_EQ(left_behind(), ""); }
-};
+class CudaKernels : public OnGpu {};
 
 /// How a run lies in memory.
 struct Lie {

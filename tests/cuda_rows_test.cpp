@@ -2,6 +2,9 @@
 // the interpreter's bits. Without a GPU a few of them run on the host (cuda_fake).
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "accuracy.h"
 #include "cuda_kernel.h"
 #include "gpu_memory.h"
@@ -61,13 +64,7 @@ std::string difference(const Graph& graph, const std::vector<Values>& inputs, Cu
 
 constexpr int shards = 16;
 
-class CudaRows : public testing::TestWithParam<int> {
- protected:
-  void SetUp() override {
-    if (const std::string why = cuda_absent(); !why.empty()) GTEST_SKIP() << why;
-  }
-  void TearDown() override { EXPECT_EQ(left_behind(), ""); }
-};
+class CudaRows : public OnGpu, public testing::WithParamInterface<int> {};
 
 TEST_P(CudaRows, HaveTheInterpretersBits) {
   const std::vector<RowCase> cases =

@@ -15,13 +15,7 @@
 namespace flexsn::test {
 namespace {
 
-class CudaRuns : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string why = cuda_absent(); !why.empty()) GTEST_SKIP() << why;
-  }
-  void TearDown() override { EXPECT_EQ(left_behind(), ""); }
-};
+class CudaRuns : public OnGpu {};
 
 constexpr std::int64_t steps = 9, batch = 5, channels = 3, pixels = 4;
 const std::vector<std::int64_t> shape = {batch, channels, pixels},

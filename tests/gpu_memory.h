@@ -11,6 +11,7 @@
 #include "cuda_code.h"
 #include "cuda_fake/fake.h"
 #include "error.h"
+#include "executable.h"
 #include "flexsn/flexsn.h"
 
 namespace flexsn::test {
@@ -36,6 +37,15 @@ inline std::string left_behind() {
   if (!fake_driver()->memory.empty()) return "memory of a device is still held";
   return fake_driver()->misuse;
 }
+
+/// A test that needs a GPU, or a driver that pretends; it is to leave nothing on the device.
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = cuda_absent(); !why.empty()) GTEST_SKIP() << why;
+  }
+  void TearDown() override { EXPECT_EQ(left_behind(), ""); }
+};
 
 inline void wait_for(void* stream, int device = 0) {
   const Driver& driver = Cuda::standard().driver;
