@@ -8,11 +8,13 @@ flexsn_executable(flexsn_demo_neuron
   examples/demo_neuron.cpp)
 flexsn_executable(flexsn_readme
   examples/readme.cpp)
+add_custom_target(flexsn_gpu_examples)
 find_package(CUDAToolkit QUIET)
 if(TARGET CUDA::cudart_static)
   flexsn_executable(flexsn_gpu_arrays
     examples/gpu_arrays.cpp)
   target_link_libraries(flexsn_gpu_arrays PRIVATE CUDA::cudart_static)
+  add_dependencies(flexsn_gpu_examples flexsn_gpu_arrays)
 else()
   flexsn_left_out("the example gpu_arrays" "package not found: CUDAToolkit")
 endif()
@@ -420,7 +422,7 @@ endforeach()
 
 # What a user runs: built by `make demo`, which need not wait for the tests.
 add_custom_target(flexsn_programs DEPENDS flexsn_demo flexsn_demo_neuron)
-foreach(name flexsn_cli flexsn_torch flexsn_demo_digits flexsn_gpu_arrays)
+foreach(name flexsn_cli flexsn_torch flexsn_demo_digits)
   if(TARGET ${name})
     add_dependencies(flexsn_programs ${name})
   endif()

@@ -15,7 +15,7 @@ if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
 fi
 
 CMAKE_OPTIONS="-D FLEXSN_PYTHON=$python" tools/build.sh gpu flexsn_torch flexsn_programs flexsn_neuron_texts \
-  $([ "$1" = bench ] || echo flexsn_tests flexsn_torch_tests)
+  $([ "$1" = bench ] || echo flexsn_tests flexsn_torch_tests flexsn_gpu_examples)
 export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} FLEXSN_LIBRARY=$PWD/build-gpu/libflexsn_torch.so
 # Where there is no LLVM, the CPU's part of a comparison is the interpreter's, which defines the bits.
 build-gpu/flexsn list targets | grep -Eq '^cpu +yes' || export FLEXSN_TARGET=interpreter
