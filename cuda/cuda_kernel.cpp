@@ -6,7 +6,6 @@
 #include <future>
 
 #include "background.h"
-#include "cuda_shape.h"
 #include "error.h"
 
 namespace flexsn {

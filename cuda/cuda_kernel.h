@@ -2,19 +2,15 @@
 #pragma once
 
 #include "cuda_code.h"
+#include "cuda_shape.h"
 #include "cuda_sums.h"
-#include "emit_cuda.h"
 
 namespace flexsn {
-
-/// Which entry of a module runs; automatic: the wide one where memory lies for it and there are enough
-/// elements to fill the device with it.
-enum class CudaEntry : std::uint8_t { automatic, wide, narrow };
 
 /// How code is cut and chosen, where not by the rule of cuda_shape.h.
 struct CudaChoice {
   std::optional<CudaOptions> options = {};
-  CudaEntry entry = CudaEntry::automatic;  ///< wide: where memory lies for it
+  CudaEntry entry = CudaEntry::automatic;
 };
 
 /// One kernel may run from several threads and on several devices at once; each variant of it is compiled

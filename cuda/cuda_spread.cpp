@@ -77,8 +77,8 @@ void spread_on(const Cuda& cuda, const Gpu& gpu, void* stream, const Shape& step
     spread.stride[d] = dimension.kept ? stride : 0;
     if (dimension.kept) stride *= dimension.size;
   }
-  const std::int64_t blocks = std::min((spread.count + threads - 1) / threads,
-                                       std::max(gpu.multiprocessors, 1) * blocks_of_a_multiprocessor);
+  const std::int64_t blocks =
+      std::min((spread.count + threads - 1) / threads, gpu.multiprocessors * blocks_of_a_multiprocessor);
   spread.threads = blocks * threads;
   const std::size_t entry = bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3;
   void* parameters[] = {&spread};

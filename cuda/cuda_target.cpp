@@ -15,8 +15,10 @@ DeviceAddress address(const void* data) { return reinterpret_cast<DeviceAddress>
 
 std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }
 
-std::shared_ptr<const CudaKernel> kernel_of(Plan plan, CudaEntry entry = CudaEntry::automatic) {
-  const CudaChoice choice{.options = cuda_shape_to_run(plan).options, .entry = entry};
+std::shared_ptr<const CudaKernel> kernel_of(Plan plan, CudaEntry usual = CudaEntry::automatic) {
+  const CudaShape shape = cuda_shape_to_run(plan);
+  const CudaChoice choice{.options = shape.options,
+                          .entry = shape.entry == CudaEntry::automatic ? usual : shape.entry};
   return std::make_shared<CudaKernel>(std::move(plan), Cuda::standard(), Store::standard(), choice);
 }
 

@@ -248,7 +248,7 @@ int main(int count, char** words) {
   setenv("FLEXSN_CUDA_DRIVER", FLEXSN_FAKE_CUDA, 1);
   setenv("FLEXSN_NVRTC", FLEXSN_FAKE_CUDA, 1);
   setenv("FLEXSN_FAKE_RUNS", "1", 1);
-  setenv("FLEXSN_FAKE_ANY_RUN_FILLS", "1", 1);
+  setenv("FLEXSN_CUDA_SHAPE", "entry=wide", 1);
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, flexsn::fuzz::tell_crash);
   return flexsn::fuzz::Fuzzing(flexsn::fuzz::options_of(count, words)).run();
 }

@@ -117,7 +117,7 @@ CudaShape cuda_shape(const Plan& plan) {
 CudaShape cuda_shape_to_run(const Plan& plan) {
   CudaShape shape = cuda_shape(plan);
   if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
-    shape.options = cuda_options(asked, shape.options);
+    shape = cuda_shape_asked(asked, std::move(shape));
   shape.options.unroll = steps_at_once(plan, shape.options);
   return shape;
 }
@@ -129,27 +129,31 @@ bool fills_device(const CudaOptions& options, std::int64_t elements, int multipr
   return (elements + block - 1) / block >= blocks_of_a_multiprocessor * multiprocessors;
 }
 
-CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
+CudaShape cuda_shape_asked(std::string_view asked, CudaShape rule) {
   const auto fail = [&](std::string_view part) {
     user_error("FLEXSN_CUDA_SHAPE has a part '", part,
-               "' that is not known; write vector=1, 2 or 4, unroll=1 to 64, threads=, narrow_threads= and "
-               "resident_threads=32 to 1024, powers of two (resident_threads=0: the compiler's choice), with "
-               "commas between");
+               "' that is not known; write entry=wide or narrow, vector=1, 2 or 4, unroll=1 to 64, threads=, "
+               "narrow_threads= and resident_threads=32 to 1024, powers of two (resident_threads=0: the "
+               "compiler's choice), with commas between");
   };
   if (asked.ends_with(',')) fail("");
-  if (!asked.empty()) rule.again_if_spilled = false;
+  CudaOptions& options = rule.options;
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
     asked.remove_prefix(std::min(asked.size(), part.size() + 1));
+    if (part == "entry=wide" || part == "entry=narrow") {
+      rule.entry = part == "entry=wide" ? CudaEntry::wide : CudaEntry::narrow;
+      continue;
+    }
     const std::size_t sign = part.find('=');
     const std::string_view name = part.substr(0, sign);
     int number = 0;
     if (sign != part.npos) std::from_chars(part.data() + sign + 1, part.data() + part.size(), number);
-    int* place = name == "vector"             ? &rule.vector
-                 : name == "unroll"           ? &rule.unroll
-                 : name == "threads"          ? &rule.threads
-                 : name == "narrow_threads"   ? &rule.narrow_threads
-                 : name == "resident_threads" ? &rule.resident_threads
+    int* place = name == "vector"             ? &options.vector
+                 : name == "unroll"           ? &options.unroll
+                 : name == "threads"          ? &options.threads
+                 : name == "narrow_threads"   ? &options.narrow_threads
+                 : name == "resident_threads" ? &options.resident_threads
                                               : nullptr;
     const int least = name.ends_with("threads") ? 32 : 1;
     const int most = name == "vector" ? 4 : name == "unroll" ? 64 : 1024;
@@ -157,6 +161,7 @@ CudaOptions cuda_options(std::string_view asked, CudaOptions rule) {
     const bool is_left_open = name == "resident_threads" && number == 0;
     if (place == nullptr || !(is_size || is_left_open) || join(name, "=", number) != part) fail(part);
     *place = number;
+    options.again_if_spilled = false;
   }
   return rule;
 }

@@ -23,9 +23,14 @@ inline bool is_too_long(std::int64_t work, std::int64_t steps, std::int64_t elem
 /// stay to the end.
 int alive_at_once(const ir::Graph& graph, const std::vector<bool>& counted);
 
+/// Which entry of a module runs. Automatic: the wide one where memory lies for it and fills_device; wide:
+/// wherever memory lies for it.
+enum class CudaEntry : std::uint8_t { automatic, wide, narrow };
+
 /// What the rule goes by, and what it found; `explain` prints it.
 struct CudaShape {
   CudaOptions options;
+  CudaEntry entry = CudaEntry::automatic;
   int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step of a segment
   int loaded_a_step = 0;      ///< those of them that are loaded
   int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
@@ -64,8 +69,9 @@ CudaShape cuda_shape_to_run(const Plan& plan);
 /// a thread gives more blocks, and loads of the next segments are issued early.
 bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors);
 
-/// What a person asks for instead, "vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512",
-/// each where given. Throws a UserError where that cannot be.
-CudaOptions cuda_options(std::string_view asked, CudaOptions rule);
+/// The same with what a person asks for instead,
+/// "entry=wide,vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512", each where given.
+/// Throws a UserError where that cannot be.
+CudaShape cuda_shape_asked(std::string_view asked, CudaShape rule);
 
 }  // namespace flexsn

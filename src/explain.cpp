@@ -295,7 +295,7 @@ class Explainer {
                                 .shape = row,
                                 .row_stride = elements_of(row)});
     }
-    const bool wide = why_narrow(cuda_shape_to_run(backward).options).empty();
+    const bool wide = why_narrow(cuda_shape_to_run(backward)).empty();
     const std::vector<CudaSums> sums = cuda_sums(backward, gradients, options_.steps, wide);
     Traffic& kernel = out_.training.back();
     for (std::size_t i = 0; i < sums.size(); ++i)
@@ -457,7 +457,7 @@ class Explainer {
     const double instructions_a_byte = known ? device().instructions_a_byte : h200.instructions_a_byte;
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
-    const std::string narrow = why_narrow(cut);
+    const std::string narrow = why_narrow(shape);
     if (!narrow.empty()) {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
@@ -513,10 +513,14 @@ class Explainer {
   static CudaDevice device() { return cuda_absent().empty() ? cuda_device(0) : h200; }
 
   /// Why the narrow entry runs; "" where the wide one does.
-  std::string why_narrow(const CudaOptions& cut) const {
+  std::string why_narrow(const CudaShape& shape) const {
+    const CudaOptions& cut = shape.options;
+    if (shape.entry == CudaEntry::narrow) return "the narrow entry is asked for";
     if (cut.vector > 1 && out_.elements % cut.vector != 0)
       return join(out_.elements, " is not a multiple of ", cut.vector);
-    if (!fills_device(cut, out_.elements, device().multiprocessors)) return "there would be few blocks";
+    const bool by_size = shape.entry == CudaEntry::automatic;
+    if (by_size && !fills_device(cut, out_.elements, device().multiprocessors))
+      return "there would be few blocks";
     return "";
   }
 

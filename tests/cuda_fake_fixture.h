@@ -91,9 +91,9 @@ inline PlanRun run_of(const Plan& plan, std::int64_t steps, std::int64_t element
 }
 
 /// The name of the entry that a run takes.
-inline std::string entry_of(fake::Fake& state, const CudaKernel& kernel, const PlanRun& run) {
+inline std::string entry_of(fake::Fake& state, const Executable& kernel, const PlanRun& run) {
   state.launches.clear();
-  kernel.run(run);
+  kernel.run(run, {});
   return state.launches.size() == 1 ? state.launches[0].function : "not one launch";
 }
 

@@ -343,6 +343,29 @@ TEST_F(CudaFake, TheWideEntryRunsWhereMemoryLiesForIt) {
   EXPECT_EQ(entry_of(*fake_, never, good), "flexsn_narrow");
 }
 
+TEST_F(CudaFake, APersonMayAskForAnEntry) {
+  // In a process of its own: the standard driver is found once in one.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto entries = [&](const char* asked, bool as_many) {
+    setenv("FLEXSN_CUDA_DRIVER", library, 1);
+    setenv("FLEXSN_NVRTC", library, 1);
+    setenv("FLEXSN_CACHE", "0", 1);
+    setenv("FLEXSN_CUDA_SHAPE", asked, 1);
+    const Plan plan = lif_plan();
+    const auto kernel = cuda_executable(plan, as_many);
+    for (std::int64_t elements : {16, 17, 1 << 16})
+      std::cerr << elements << " " << entry_of(*fake_, *kernel, run_of(plan, 3, elements)) << ";";
+    std::exit(0);
+  };
+  const testing::ExitedWithCode done(0);
+  EXPECT_EXIT(entries("", false), done, "16 flexsn_narrow;17 flexsn_narrow;65536 flexsn_wide;");
+  EXPECT_EXIT(entries("", true), done, "16 flexsn_wide;17 flexsn_narrow;65536 flexsn_wide;");
+  EXPECT_EXIT(entries("entry=wide", false), done, "16 flexsn_wide;17 flexsn_narrow;65536 flexsn_wide;");
+  for (bool as_many : {false, true})
+    EXPECT_EXIT(entries("entry=narrow", as_many), done,
+                "16 flexsn_narrow;17 flexsn_narrow;65536 flexsn_narrow;");
+}
+
 TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
   const Cuda cuda(library, library, no_store);
   const Neuron gated = neuron("gated", [](Step& s) {
@@ -498,7 +521,8 @@ TEST_F(CudaFake, OfWhatSpillsTheLeastRuns) {
   EXPECT_EQ(fake_->compiled.size(), 4u) << "what does not spill is not compiled in other ways";
 
   fake_->held_local_bytes = {{8, 20}, {2, 4}};
-  EXPECT_EQ(found(cuda_options("resident_threads=1024", {})), "flexsn_wide 20 \nflexsn_narrow 24 \n")
+  EXPECT_EQ(found(cuda_shape_asked("resident_threads=1024", {}).options),
+            "flexsn_wide 20 \nflexsn_narrow 24 \n")
       << "what a person asks for stays";
   EXPECT_EQ(fake_->compiled.size(), 2u);
 }

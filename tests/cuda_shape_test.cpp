@@ -180,14 +180,22 @@ TEST(CudaShape, OpsOfParametersAloneAreNoneOfAStep) {
 }
 
 TEST(CudaShape, WhatTheEnvironmentAsksForIsWhatIsExplained) {
-  setenv("FLEXSN_CUDA_SHAPE", "vector=4,unroll=4", 1);
-  ExplainOptions options;
-  options.training.costs = cost_model_named("gpu");
-  const std::string text = explain(neuron_named("lif"), options).text;
-  unsetenv("FLEXSN_CUDA_SHAPE");
-  EXPECT_NE(text.find("inference_final_state: 4 elements a thread, 4 steps loaded at once"),
-            std::string::npos)
-      << text;
+  const auto explained = [](const char* asked, std::int64_t elements) {
+    setenv("FLEXSN_CUDA_SHAPE", asked, 1);
+    ExplainOptions options{.elements = elements};
+    options.training.costs = cost_model_named("gpu");
+    const std::string text = explain(neuron_named("lif"), options).text;
+    unsetenv("FLEXSN_CUDA_SHAPE");
+    const std::size_t at = text.find("inference_final_state: ", text.find("on a GPU"));
+    return text.substr(at, text.find(" at once", at) - at);
+  };
+  EXPECT_EQ(explained("vector=4,unroll=4", 1 << 20),
+            "inference_final_state: 4 elements a thread, 4 steps loaded");
+  EXPECT_EQ(explained("entry=wide", 256), "inference_final_state: 2 elements a thread, 8 steps loaded");
+  EXPECT_EQ(explained("entry=wide", 257),
+            "inference_final_state: 1 element a thread (257 is not a multiple of 2), 8 steps loaded");
+  EXPECT_EQ(explained("entry=narrow", 1 << 20),
+            "inference_final_state: 1 element a thread (the narrow entry is asked for), 8 steps loaded");
 }
 
 TEST(CudaExplained, RowsThatAreLoadedEarlyNeedRegisters) {
@@ -256,25 +264,30 @@ TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
 }
 
 TEST(CudaShape, APersonMayAskForAnother) {
-  const CudaOptions rule;
-  EXPECT_EQ(cuda_options("", rule), rule);
-  EXPECT_EQ(cuda_options("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256", rule),
+  const auto asked = [](std::string_view text) { return cuda_shape_asked(text, {}); };
+  EXPECT_EQ(asked("").options, CudaOptions{});
+  EXPECT_EQ(asked("").entry, CudaEntry::automatic);
+  EXPECT_EQ(asked("vector=4,unroll=16,threads=64,narrow_threads=32,resident_threads=256").options,
             (CudaOptions{.vector = 4,
                          .unroll = 16,
                          .threads = 64,
                          .narrow_threads = 32,
                          .resident_threads = 256,
                          .again_if_spilled = false}));
-  EXPECT_EQ(cuda_options("resident_threads=0", rule).resident_threads, 0);
+  EXPECT_EQ(asked("resident_threads=0").options.resident_threads, 0);
+  EXPECT_EQ(asked("entry=narrow").entry, CudaEntry::narrow);
+  EXPECT_EQ(asked("entry=wide").options, CudaOptions{}) << "what spills is compiled in other ways";
+  EXPECT_EQ(asked("entry=wide,unroll=2").entry, CudaEntry::wide);
+  EXPECT_EQ(asked("entry=wide,unroll=2").options.unroll, 2);
   for (const char* wrong :
        {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2", "vector=", "vector", "vector=2x", ",",
-        "unroll=-1", "vector=2,", "threads=0", "resident_threads="}) {
+        "unroll=-1", "vector=2,", "threads=0", "resident_threads=", "entry=automatic", "entry="}) {
     try {
-      cuda_options(wrong, rule);
+      asked(wrong);
       ADD_FAILURE() << wrong << " was taken";
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("FLEXSN_CUDA_SHAPE has a part '"), std::string::npos) << wrong;
-      EXPECT_NE(std::string(error.what()).find("that is not known; write vector=1, 2 or 4"),
+      EXPECT_NE(std::string(error.what()).find("that is not known; write entry=wide or narrow, vector="),
                 std::string::npos);
     }
   }
