@@ -12,9 +12,10 @@ namespace flexsn {
 inline bool rows_take_turns(int ops, int steps) { return ops * steps <= 256; }
 
 /// Is code too long in which the steps of a segment and the elements of a thread stand one after another?
-/// NVRTC takes a second or so for the longest of the planner's that is not, a few seconds for 64 steps that a
-/// person asks for. `work` as of work_of: a quotient, which has a path of its own for operands near the ends
-/// of the range, takes the compiler at least as long as it takes the device.
+/// NVRTC takes a second or so for the longest of the planner's that is not, up to four for quotients and
+/// roots of f64, a few for 64 steps that a person asks for. `work` as of work_of: a quotient, which has a
+/// path of its own for operands near the ends of the range, takes the compiler at least as long as it takes
+/// the device.
 inline bool is_too_long(std::int64_t work, std::int64_t steps, std::int64_t elements) {
   return work * steps * elements > 4096;
 }

@@ -55,11 +55,14 @@ class ModuleEmitter {
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
     const auto wide = [&](int resident) {
-      return entry(cuda_wide, "Many elements, whose rows lie for wide loads and stores.", options.vector,
-                   options.threads, std::min(resident / options.threads, most_blocks), "false");
+      const std::string comment = options.vector == 1 ? "Many elements"
+                                                      : join("Many elements, a multiple of ", options.vector,
+                                                             ", as are the starts of their rows");
+      return entry(cuda_wide, comment, options.vector, options.threads,
+                   std::min(resident / options.threads, most_blocks), "false");
     };
     const auto narrow = [&](int resident, bool early) {
-      return entry(cuda_narrow, "Few elements, or rows that lie anywhere.", 1, options.narrow_threads,
+      return entry(cuda_narrow, "Any number of elements, whose rows lie anywhere", 1, options.narrow_threads,
                    resident / options.narrow_threads, early ? "true" : "false");
     };
     module.wide.push_back({wide(options.resident_threads), ""});
@@ -100,7 +103,9 @@ class ModuleEmitter {
     lines_.line("long long first_step;  // the number of step 0");
     fields = {{What::steps}, {What::elements}, {What::first_step}};
     if (scope_.has_sums()) {
-      lines_.line("long long partial_sums;  // are sums over time written for each block of elements?");
+      lines_.line(
+          "long long partial_sums;  // of sums over time, one is written for each block (1) or each element "
+          "(0)");
       fields.push_back({What::partial_sums});
     }
     for (int i : scope_.touched()) {
@@ -212,7 +217,7 @@ class ModuleEmitter {
   static std::string entry(std::string_view name, std::string_view comment, int vector, int threads,
                            int blocks, std::string_view ahead) {
     CudaLines lines;
-    lines.line("// ", comment);
+    lines.line("// ", comment, ": a block of ", threads, " threads for each ", vector * threads, " of them.");
     const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
     lines.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
                "(const __grid_constant__ Run run) {");
