@@ -167,11 +167,12 @@ class Block {
   const void* arguments_ = nullptr;
 };
 
-/// Runs a grid; `waits`: do threads of a block wait for each other?
+/// Runs a grid, or of it the first and the last block (`outer`). `waits`: do threads of a block wait for each
+/// other?
 inline void launch(long long blocks, unsigned threads, bool waits, Block::Kernel kernel,
-                   const void* arguments) {
+                   const void* arguments, bool outer = false) {
   gridDim.x = static_cast<unsigned>(blocks);
-  for (long long block = 0; block < blocks; ++block) {
+  for (long long block = 0; block < blocks; block += outer && block < blocks - 1 ? blocks - 1 : 1) {
     blockIdx.x = static_cast<unsigned>(block);
     if (waits) {
       Block::only().run(threads, kernel, arguments);

@@ -343,98 +343,28 @@ TEST_F(CudaKernels, GradientsOfParametersThatChangeWithTime) {
   }
 }
 
-// ---- streams, graphs, size -------------------------------------------------------------------------
+// ---- graphs ----------------------------------------------------------------------------------------
 
 TEST_F(CudaKernels, ACapturedRunIsRepeated) {
-  using Create = int(void** stream, unsigned flags);
-  auto* create = driver_function<Create>("cuStreamCreate");
-  if (pretends() || create == nullptr) GTEST_SKIP() << "there is no device";
-  const Driver& driver = Cuda::standard().driver;
-  const CurrentGpu current(driver, driver.gpu(0));
-  void *stream = nullptr, *graph = nullptr, *executable = nullptr;
-  driver.check(create(&stream, 1), "make a stream");
   const CudaKernel kernel(plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {}),
                           Cuda::standard(), Store(""));
   const std::vector<bool> all(kernel.plan().buffers.size(), true);
   const PlanCase trial(kernel.plan(), all, {.steps = 9, .elements = 1000}, 3);
-  PlanRun run = trial.shape();
-  run.stream = stream;
   std::vector<GpuMemory> rooms;
-  for (std::size_t i = 0; i < trial.before().size(); ++i) {
-    rooms.emplace_back(trial.before()[i]);
-    run.buffers[i].data = rooms.back().data();
-  }
+  for (const std::vector<std::byte>& content : trial.before()) rooms.emplace_back(content);
   // The first run of all is captured: it compiles and loads in the middle of the capture.
-  driver.check(driver_function<int(void*, int)>("cuStreamBeginCapture_v2")(stream, 0), "begin a capture");
-  kernel.run(run);
-  driver.check(driver_function<int(void*, void**)>("cuStreamEndCapture")(stream, &graph), "end a capture");
-  auto* instantiate = driver_function<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
-  driver.check(instantiate(&executable, graph, 0), "make a graph ready");
+  const Captured captured([&](void* stream) {
+    PlanRun run = trial.shape();
+    run.stream = stream;
+    for (std::size_t i = 0; i < rooms.size(); ++i) run.buffers[i].data = rooms[i].data();
+    kernel.run(run);
+  });
   const PlanCase::Bytes expected = trial.by_interpreter();
   for (int round = 0; round < 3; ++round) {
     for (std::size_t i = 0; i < rooms.size(); ++i) rooms[i].fill(trial.before()[i]);
-    driver.check(driver_function<int(void*, void*)>("cuGraphLaunch")(executable, stream), "run a graph");
-    wait_for(stream);
+    captured.run();
     PlanCase::Bytes found;
     for (const GpuMemory& room : rooms) found.push_back(room.content());
-    EXPECT_EQ(trial.difference(expected, found), "");
-  }
-  driver_function<int(void*)>("cuGraphExecDestroy")(executable);
-  driver_function<int(void*)>("cuGraphDestroy")(graph);
-  driver_function<int(void*)>("cuStreamDestroy_v2")(stream);
-}
-
-TEST_F(CudaKernels, MoreThanTwoToThe31Elements) {
-  using Info = int(std::size_t* free, std::size_t* total);
-  const Driver& driver = Cuda::standard().driver;
-  const CurrentGpu current(driver, driver.gpu(0));
-  std::size_t free = 0, total = 0;
-  auto* memory = driver_function<Info>("cuMemGetInfo_v2");
-  if (memory != nullptr) memory(&free, &total);
-  constexpr std::int64_t elements = (std::int64_t{1} << 31) + 6, steps = 2;
-  if (pretends() || free < std::size_t{60} << 30) GTEST_SKIP() << "there is no device with 60 GiB to spare";
-  const Plan plan = plan_of(neuron_named("lif").graph(), Kind::inference_final_state, {});
-  for (CudaEntry entry : {CudaEntry::wide, CudaEntry::narrow}) {
-    const CudaKernel kernel(plan, Cuda::standard(), Store::standard(), {.entry = entry});
-    PlanRun run{.steps = steps, .elements = elements, .buffers = {}};
-    std::vector<GpuMemory> rooms;
-    for (const Buffer& buffer : plan.buffers) {
-      const std::int64_t rows = rows_of(plan, buffer, steps), row = buffer.map == Map::element ? elements : 1;
-      rooms.emplace_back(static_cast<std::size_t>(rows * row) * size_of(buffer.mem));
-      run.buffers.push_back({.data = rooms.back().data(), .row_stride = row});
-    }
-    // The last elements are drawn, the others are what the memory was filled with.
-    constexpr std::int64_t drawn = 1000;
-    const std::vector<bool> all(plan.buffers.size(), true);
-    const PlanCase trial(plan, all, {.steps = steps, .elements = drawn}, 5);
-    PlanRun host = trial.shape();
-    run.first_step = host.first_step;
-    const PlanCase::Bytes expected = trial.by_interpreter();
-    const auto for_rows = [&](auto work) {
-      for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-        const Buffer& buffer = plan.buffers[i];
-        const std::size_t size = size_of(buffer.mem);
-        for (std::int64_t r = 0; r < rows_of(plan, buffer, steps); ++r) {
-          const bool each = buffer.map == Map::element;
-          const auto at = static_cast<std::size_t>(each ? (r + 1) * elements - drawn : r) * size;
-          const auto from = static_cast<std::size_t>(r * host.buffers[i].row_stride) * size;
-          work(i, at, from, static_cast<std::size_t>(each ? drawn : 1) * size);
-        }
-      }
-    };
-    auto* copy = driver_function<int(DeviceAddress, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync_v2");
-    for_rows([&](std::size_t i, std::size_t at, std::size_t from, std::size_t bytes) {
-      driver.check(copy(reinterpret_cast<DeviceAddress>(rooms[i].data()) + at,
-                        trial.before()[i].data() + from, bytes, nullptr),
-                   "copy");
-    });
-    kernel.run(run);
-    wait_for(nullptr);
-    PlanCase::Bytes found = trial.before();
-    for_rows([&](std::size_t i, std::size_t at, std::size_t from, std::size_t bytes) {
-      const std::vector<std::byte> part = rooms[i].part(at, bytes);
-      std::copy(part.begin(), part.end(), found[i].begin() + static_cast<std::ptrdiff_t>(from));
-    });
     EXPECT_EQ(trial.difference(expected, found), "");
   }
 }

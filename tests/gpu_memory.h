@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 #include "cuda_code.h"
 #include "cuda_fake/fake.h"
@@ -52,6 +53,49 @@ inline void wait_for(void* stream, int device = 0) {
   const CurrentGpu current(driver, driver.gpu(device));
   driver.check(driver.functions().cuStreamSynchronize(stream), "wait for a stream");
 }
+
+/// What a call queues on a stream, as a graph that can be run again. A driver that pretends calls it each
+/// time, and knows what is not legal in a capture.
+class Captured {
+ public:
+  explicit Captured(std::function<void(void* stream)> call) : call_(std::move(call)) {
+    if (pretends()) return;
+    const Driver& driver = Cuda::standard().driver;
+    const CurrentGpu current(driver, driver.gpu(0));
+    driver.check(driver_function<int(void**, unsigned)>("cuStreamCreate")(&stream_, 1), "make a stream");
+    driver.check(driver_function<int(void*, int)>("cuStreamBeginCapture_v2")(stream_, 0), "begin a capture");
+    call_(stream_);
+    driver.check(driver_function<int(void*, void**)>("cuStreamEndCapture")(stream_, &graph_),
+                 "end a capture");
+    auto* ready = driver_function<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+    driver.check(ready(&executable_, graph_, 0), "make a graph ready");
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  ~Captured() {
+    if (executable_ != nullptr) driver_function<int(void*)>("cuGraphExecDestroy")(executable_);
+    if (graph_ != nullptr) driver_function<int(void*)>("cuGraphDestroy")(graph_);
+    if (stream_ != nullptr) driver_function<int(void*)>("cuStreamDestroy_v2")(stream_);
+  }
+
+  void run() const {
+    if (pretends()) {
+      struct Capturing {
+        Capturing() { fake_driver()->capturing = true; }
+        ~Capturing() { fake_driver()->capturing = false; }
+      } const capturing;
+      return call_(nullptr);
+    }
+    const Driver& driver = Cuda::standard().driver;
+    const CurrentGpu current(driver, driver.gpu(0));
+    driver.check(driver_function<int(void*, void*)>("cuGraphLaunch")(executable_, stream_), "run a graph");
+    wait_for(stream_);
+  }
+
+ private:
+  std::function<void(void* stream)> call_;
+  void *stream_ = nullptr, *graph_ = nullptr, *executable_ = nullptr;
+};
 
 /// `bytes` that start `offset` bytes after a multiple of 256.
 class GpuMemory {
@@ -137,6 +181,7 @@ class GpuArray {
   View view() const {
     return View(memory_.data(), type_, static_cast<std::int64_t>(memory_.size() / size_of(type_)));
   }
+  void fill(const Array& array) { memory_.fill(array.bytes); }
   Array array() const {
     Array found(type_, shape_);
     found.bytes = memory_.content();

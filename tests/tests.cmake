@@ -155,11 +155,12 @@ if(GTest_FOUND)
     tests/cuda_prepare_test.cpp
     tests/cuda_kernel_test.cpp
     tests/cuda_rows_test.cpp
-    tests/cuda_run_test.cpp)
+    tests/cuda_run_test.cpp
+    tests/cuda_size_test.cpp)
   target_include_directories(flexsn_tests PRIVATE cuda)
   target_compile_definitions(flexsn_tests PRIVATE FLEXSN_FAKE_CUDA="$<TARGET_FILE:flexsn_fake_cuda>")
   add_dependencies(flexsn_tests flexsn_fake_cuda)
-  add_test(NAME cuda_on_the_host COMMAND flexsn_tests "--gtest_filter=CudaKernels.*:CudaRuns.*:Shard/Cuda*.HaveTheInterpretersBits/0")
+  add_test(NAME cuda_on_the_host COMMAND flexsn_tests "--gtest_filter=CudaKernels.*:CudaRuns.*:CudaSizes.*:Shard/Cuda*.HaveTheInterpretersBits/0")
   set(fake $<TARGET_FILE:flexsn_fake_cuda>)
   set_tests_properties(cuda_on_the_host PROPERTIES LABELS null TIMEOUT 600 COST 20 ENVIRONMENT
     "FLEXSN_CUDA_DRIVER=${fake};FLEXSN_NVRTC=${fake};FLEXSN_FAKE_RUNS=1;FLEXSN_CACHE=0")

@@ -41,7 +41,7 @@ start() {
 }
 pytest=("$python" -m pytest -q -p no:cacheprovider)
 start ctest --test-dir build-gpu --output-on-failure --no-tests=error -j "$(nproc)" \
-  -R '^(Cuda(Kernels|Runs|Absent|Sums|Fake)|Shard/Cuda(Neurons|RandomGraphs|Rows)|TorchModuleOnCuda)'
+  -R '^(Cuda(Kernels|Runs|Sizes|Absent|Sums|Fake)|Shard/Cuda(Neurons|RandomGraphs|Rows)|TorchModuleOnCuda)'
 start "${pytest[@]}" tests/python/test_cuda.py
 start "${pytest[@]}" tests/python/test_peers_bugs.py
 if "$python" -c 'import triton' 2>/dev/null; then

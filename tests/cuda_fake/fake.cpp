@@ -252,7 +252,8 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
       fake().wrong("a reduction that writes where it reads");
   }
   fake().launches.push_back(launch);
-  if (const std::string log = called.module->code.run(called.name, grid_x, block_x, parameters);
+  if (const std::string log =
+          called.module->code.run(called.name, grid_x, block_x, parameters, fake().outer_blocks);
       !log.empty()) {
     fake().wrong(log);
     return invalid_image;
@@ -265,9 +266,11 @@ int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {
   auto above = fake().memory.upper_bound(address);
   if (above == fake().memory.begin()) return invalid_value;
   const auto& [start, room] = *--above;
-  if (address >= start + room.first) return invalid_value;
-  if (attribute != 2 && attribute != 9) return invalid_value;
-  *static_cast<int*>(value) = attribute == 2 ? 2 : room.second;
+  if (address >= start + room.bytes) return invalid_value;
+  if (attribute != 2 && attribute != 8 && attribute != 9) return invalid_value;
+  *static_cast<int*>(value) = attribute == 2   ? (room.managed ? 1 : 2)
+                              : attribute == 8 ? room.managed
+                                               : room.device;
   return 0;
 }
 
@@ -281,12 +284,21 @@ int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
   return 0;
 }
 
+int cuMemAllocManaged(std::uint64_t* address, std::size_t bytes, unsigned) {
+  if (const int wrong = cuMemAllocAsync(address, bytes, nullptr); wrong != 0) return wrong;
+  const std::lock_guard lock(fake().mutex);
+  fake().memory[*address].managed = true;
+  return 0;
+}
+
 int cuMemFreeAsync(std::uint64_t address, void*) {
   ENTER(cuMemFreeAsync);
   if (fake().memory.erase(address) == 0) return invalid_value;
   std::free(reinterpret_cast<void*>(address));
   return 0;
 }
+
+int cuMemFree_v2(std::uint64_t address) { return cuMemFreeAsync(address, nullptr); }
 
 int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void*) {
   ENTER(cuMemcpyDtoDAsync_v2);
@@ -296,6 +308,8 @@ int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes
 
 int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void*) {
   ENTER(cuMemcpyHtoDAsync_v2);
+  // It is legal, but a graph would read the host's memory when it is replayed.
+  if (refused("cuMemcpyHtoDAsync_v2")) return unsupported_in_capture;
   if (bytes > 0) std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }

@@ -38,6 +38,7 @@ struct Notes {
   std::vector<Device> devices = {{}, {}};
   std::vector<int> architectures = {75, 80, 86, 89, 90, 100};
   bool capturing = false;         ///< only what is legal in a capture is allowed
+  bool outer_blocks = false;      ///< of a launch only the first and the last block run
   std::size_t record_fields = 0;  ///< how much of an entry's record a launch notes
   /// Of a kernel that says how many of its blocks a multiprocessor holds at least, by that number, of one
   /// that loads rows early, and of any other.
@@ -53,8 +54,13 @@ struct Notes {
 /// It is locked while a function of the library runs.
 struct Fake : Notes {
   std::recursive_mutex mutex;
-  int modules = 0, programs = 0;                                ///< that are there
-  std::map<std::uint64_t, std::pair<std::size_t, int>> memory;  ///< bytes and device by address
+  int modules = 0, programs = 0;  ///< that are there
+  struct Room {
+    std::size_t bytes = 0;
+    int device = 0;
+    bool managed = false;
+  };
+  std::map<std::uint64_t, Room> memory;  ///< by address
 
   int entered(const char* function);
   void wrong(const std::string& what) {

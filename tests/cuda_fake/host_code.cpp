@@ -48,9 +48,10 @@ void call(void (*entry)(A...), void* const* given) { call_with(entry, given, std
 /// A function that launches an entry.
 std::string launcher(const std::string& entry, const std::string& waits) {
   return "extern \"C\" __attribute__((visibility(\"default\"))) void launch_" + entry +
-         "(long long blocks, unsigned threads, void** given) {\n  cuda_host::launch(blocks, threads, " +
+         "(long long blocks, unsigned threads, void** given, bool outer) {\n  cuda_host::launch(blocks, "
+         "threads, " +
          waits + ", [](const void* all) { call(&" + entry +
-         ", static_cast<void* const*>(all)); }, given);\n}\n";
+         ", static_cast<void* const*>(all)); }, given, outer);\n}\n";
 }
 
 /// The text as a library; null with a log where it does not compile.
@@ -88,7 +89,8 @@ HostCode::~HostCode() {
 
 bool HostCode::has(const std::string& function) const { return text_.find(function) != text_.npos; }
 
-std::string HostCode::run(const std::string& function, unsigned blocks, unsigned threads, void** parameters) {
+std::string HostCode::run(const std::string& function, unsigned blocks, unsigned threads, void** parameters,
+                          bool outer) {
   if (!runs()) return "";
   {
     const std::lock_guard lock(mutex_);
@@ -96,8 +98,9 @@ std::string HostCode::run(const std::string& function, unsigned blocks, unsigned
     if (library_ == nullptr) library_ = compiled(text_, log);
     if (library_ == nullptr) return log;
   }
-  using Launch = void(long long blocks, unsigned threads, void** parameters);
-  reinterpret_cast<Launch*>(dlsym(library_, ("launch_" + function).c_str()))(blocks, threads, parameters);
+  using Launch = void(long long blocks, unsigned threads, void** parameters, bool outer);
+  reinterpret_cast<Launch*>(dlsym(library_, ("launch_" + function).c_str()))(blocks, threads, parameters,
+                                                                             outer);
   return "";
 }
 

@@ -16,7 +16,8 @@ class HostCode {
 
   bool has(const std::string& function) const;
   /// What is never run is never compiled; the compiler's log where it could not be.
-  std::string run(const std::string& function, unsigned blocks, unsigned threads, void** parameters);
+  std::string run(const std::string& function, unsigned blocks, unsigned threads, void** parameters,
+                  bool outer);
 
  private:
   const std::string text_;
