@@ -13,12 +13,14 @@ namespace flexsn {
 namespace {
 
 constexpr int attribute_shared_bytes = 1, attribute_local_bytes = 3, attribute_registers = 4;
+constexpr int error_out_of_memory = 2;
 constexpr int jit_error_log = 5, jit_error_log_bytes = 6;
 constexpr std::int64_t most_blocks = 0x7fffffff;
 
 /// What a driver says of object code that it does not take.
 struct Refused {
   std::string why, log;
+  bool for_memory = false;
 };
 
 /// Code on a device until the end of the scope, unless somebody takes it.
@@ -89,7 +91,7 @@ void CudaCode::link(const Gpu& gpu, const std::string& object, Loaded& loaded) c
   if (const int result = driver.cuModuleLoadDataEx(&module.handle, object.c_str(), options.size(),
                                                    options.data(), values.data());
       result != 0)
-    throw Refused{cuda_.driver.error_text(result), log.data()};
+    throw Refused{cuda_.driver.error_text(result), log.data(), result == error_out_of_memory};
   std::vector<CudaFunction> functions;
   for (const std::string& entry : entries_) {
     CudaFunction& function = functions.emplace_back();
@@ -126,8 +128,8 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
     } catch (const Refused& refused) {
       user_error("the CUDA driver could not load a kernel that ", cuda_.nvrtc.version(), " made for ",
                  architecture, " on ", gpu.name, ": ", refused.why,
-                 "; a driver must not be older than NVRTC; the text is ", left_for_reading(text_),
-                 refused.log.empty() ? "" : "\n", refused.log);
+                 refused.for_memory ? "" : "; a driver must not be older than NVRTC", "; the text is ",
+                 left_for_reading(text_), refused.log.empty() ? "" : "\n", refused.log);
     }
   };
   const std::lock_guard lock(object->mutex);

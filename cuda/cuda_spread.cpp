@@ -63,7 +63,8 @@ void spread_on(const Cuda& cuda, const Gpu& gpu, void* stream, const Shape& step
   const std::vector<Dimension> dimensions = merged_dimensions(step, param);
   if (dimensions.size() > most_dimensions)
     user_error("a parameter of shape ", text_of(param), " cannot be expanded to ", text_of(step),
-               " on a GPU; expand it before the call");
+               " on a GPU: dimensions that it has and that it lacks take turns in ", dimensions.size(),
+               " groups, and there may be ", most_dimensions, "; expand it before the call");
   Spread spread{.from = reinterpret_cast<DeviceAddress>(from),
                 .to = reinterpret_cast<DeviceAddress>(to),
                 .count = rows * elements_of(step),

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int attribute_memory_type = 2, attribute_managed = 8, attribute_device = 9;
 constexpr int memory_of_host = 1;
+constexpr int error_invalid_value = 1;
 
 DeviceAddress address(const void* data) { return reinterpret_cast<DeviceAddress>(data); }
 
@@ -54,7 +55,9 @@ std::optional<int> cuda_device_of(const void* data, int asking) {
   const CurrentGpu current(driver, driver.gpu(asking));
   const auto ask = [&](int attribute) -> std::optional<int> {
     int value = 0;
-    if (driver.functions().cuPointerGetAttribute(&value, attribute, address(data)) != 0) return {};
+    const int result = driver.functions().cuPointerGetAttribute(&value, attribute, address(data));
+    if (result == error_invalid_value) return {};
+    driver.check(result, "tell where an array lies");
     return value;
   };
   // Memory that the driver has never heard of is the host's; managed memory is wherever it is needed.

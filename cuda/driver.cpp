@@ -58,6 +58,9 @@ const Driver::Opened& Driver::opened() const {
                "); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
   auto made = std::make_unique<Opened>();
   DriverFunctions& cuda = made->functions;
+  if (dlsym(handle, "cuInit") == nullptr)
+    user_error("'", library_,
+               "' is not a CUDA driver: it has no function cuInit; is FLEXSN_CUDA_DRIVER wrong?");
 #define FUNCTION(name, ...)                                                                       \
   cuda.name = reinterpret_cast<int (*)(__VA_ARGS__)>(dlsym(handle, #name));                       \
   if (cuda.name == nullptr)                                                                       \

@@ -130,6 +130,8 @@ const Nvrtc::Opened& Nvrtc::opened() const {
   if (handle == nullptr) user_error("there is no NVRTC (", problem, ")", advice);
   auto made = std::make_unique<Opened>();
   made->version = "NVRTC";
+  if (dlsym(handle, "nvrtcVersion") == nullptr)
+    user_error("'", library_, "' is not NVRTC: it has no function nvrtcVersion; is FLEXSN_NVRTC wrong?");
   const auto too_old = [](const char* name) {
     user_error("NVRTC is too old: it has no function ", name, advice);
   };

@@ -6,6 +6,7 @@
 
 #include "bind.h"
 #include "kernels.h"
+#include "region.h"
 
 namespace flexsn {
 
@@ -19,53 +20,6 @@ std::int64_t bytes_of(Mem mem) { return static_cast<std::int64_t>(size_of(mem));
 
 std::string shape_text(const Extent& extent) {
   return join("T = ", extent.steps, ", step shape ", text_of(extent.shape));
-}
-
-/// Memory that a call reads or writes, in bytes.
-struct Region {
-  const char* word = "";
-  const std::string* name = nullptr;
-  std::int64_t start = 0, rows = 0, row = 0, stride = 0;
-  bool written = false;
-  int state = -1;  ///< one that may be written exactly where it is read
-
-  std::string what() const { return name == nullptr ? word : join(word, " '", *name, "'"); }
-  std::int64_t end() const { return start + (rows - 1) * stride + row; }
-  bool is_same(const Region& other) const {
-    return start == other.start && rows == 1 && other.rows == 1 && row == other.row;
-  }
-};
-
-Region region(const char* word, const std::string* name, const View& view, std::int64_t rows,
-              std::int64_t row_elements, bool written, int state = -1) {
-  const std::int64_t size = bytes_of(view.type());
-  Region made{.word = word,
-              .name = name,
-              .start = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data())),
-              .rows = rows,
-              .row = row_elements * size,
-              .stride = view.row_stride().value_or(row_elements) * size,
-              .written = written,
-              .state = state};
-  if (made.rows > 1 && made.stride <= made.row) {  // without gaps it is one row
-    made.row = made.end() - made.start;
-    made.rows = 1;
-  }
-  return made;
-}
-
-bool share_a_byte(const Region& a, const Region& b) {
-  if (a.rows == 0 || b.rows == 0 || a.row == 0 || b.row == 0) return false;
-  if (a.end() <= b.start || b.end() <= a.start) return false;
-  if (a.rows > b.rows) return share_a_byte(b, a);
-  if (b.rows == 1) return true;
-  for (std::int64_t i = 0; i < a.rows; ++i) {
-    // The first row of b that ends after this one starts.
-    const std::int64_t from = a.start + i * a.stride, before = from - b.start - b.row;
-    const std::int64_t j = before < 0 ? 0 : before / b.stride + 1;
-    if (j < b.rows && b.start + j * b.stride < from + a.row) return true;
-  }
-  return false;
 }
 
 /// A number for each forward, so that backward knows its own in a workspace.
@@ -159,15 +113,23 @@ struct RunState {
   }
 
   /// What a GPU reads and writes must be in its memory.
-  void check_place(const std::string& what, const void* data) const {
+  void check_place(const std::string& what, const void* data, bool written) const {
     if (!on_gpu()) return;
     const std::optional<int> place = cuda_device_of(data, device());
+    const std::string_view remedy = written ? "; give it memory there" : "; copy it there";
     if (!place)
-      fail(what, " lies in the host's memory, but the kernel runs on CUDA device ", device(),
-           "; copy it there");
+      fail(what, " lies in the host's memory, but the kernel runs on CUDA device ", device(), remedy);
     if (*place != device())
-      fail(what, " lies on CUDA device ", *place, ", but the kernel runs on device ", device(),
-           "; copy it there, or compile with options.device = ", *place);
+      fail(what, " lies on CUDA device ", *place, ", but the kernel runs on device ", device(), remedy,
+           ", or compile with options.device = ", *place);
+  }
+
+  void check_alignment(const std::string& what, const View& view) const {
+    const std::int64_t size = bytes_of(view.type());
+    const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data())) % size;
+    if (beyond != 0)
+      fail(what, " starts ", beyond, beyond == 1 ? " byte" : " bytes", " past a multiple of ", size,
+           ", the size of ", name_of(view.type()), "; an array must start at a multiple");
   }
 
   /// `view` holds `rows` rows of `row` elements of `mem`; `by_value`: it may lie in the host's memory.
@@ -189,7 +151,8 @@ struct RunState {
       fail(what, " must have ", needed, " elements (", shape_text(extent), "), found ", view.count());
     if (view.data() == nullptr && needed > 0) fail(what, " has no memory: its pointer is null");
     if (written && !view.writable()) fail(what, " is written, but its memory is constant");
-    if (needed > 0 && !by_value) check_place(what, view.data());
+    if (needed > 0) check_alignment(what, view);
+    if (needed > 0 && !by_value) check_place(what, view.data(), written);
   }
 
   /// What the values of a parameter are may change between a run and the next.
@@ -315,7 +278,11 @@ struct RunState {
     if (on_gpu()) {
       if (rows * elements == 0) return {.data = view.data(), .row_stride = 0};
       void* out = room_on_gpu(rows * elements * bytes_of(view.type()));
-      cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
+      try {
+        cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
+      } catch (const UserError& error) {
+        fail("param '", step().arguments[index].name, "': ", error.what());
+      }
       return {.data = out, .row_stride = per_step ? elements : 0};
     }
     Array& out = spread[index];
@@ -443,7 +410,7 @@ struct RunState {
            workspace.count() * bytes_of(workspace.type()), "; ask workspace_bytes() for the number");
     if (!workspace.writable()) fail("the workspace is written, but its memory is constant");
     if (workspace.data() == nullptr) fail("the workspace has no memory: its pointer is null");
-    check_place("the workspace", workspace.data());
+    check_place("the workspace", workspace.data(), true);
     const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(workspace.data()));
     return static_cast<std::byte*>(workspace.data()) + (alignment() - address % alignment()) % alignment();
   }
@@ -656,7 +623,7 @@ Run& Run::param(const std::string& name, const View& view, std::vector<std::int6
   if (view.row_stride().value_or(row) != row && argument.per_step)
     run.fail("param '", name, "' must have its rows side by side");
   const bool host = !run.on_gpu() || (by_value && !cuda_device_of(view.data(), run.device()));
-  if (by_value && !host) run.check_place(join("param '", name, "'"), view.data());
+  if (by_value && !host) run.check_place(join("param '", name, "'"), view.data(), false);
   if (host) {
     const std::string wrong =
         out_of_range(argument, view.data(), argument.per_step ? run.extent.steps * row : row);
@@ -770,9 +737,15 @@ const KernelInfo& Kernel::info(Kind kind) const { return held().info(kind); }
 
 Kernel compile(const Neuron& neuron, const CompileOptions& options) {
   const std::vector<std::string> targets = {"cpu", "cuda", "interpreter"};
-  if (std::find(targets.begin(), targets.end(), options.target) == targets.end())
-    user_error("there is no target '", options.target, "'", did_you_mean(options.target, targets),
+  if (std::find(targets.begin(), targets.end(), options.target) == targets.end()) {
+    const bool is_gpu = options.target == "gpu";
+    user_error("there is no target '", options.target, "'",
+               is_gpu ? " (did you mean 'cuda'?)" : did_you_mean(options.target, targets),
                "; choose cpu, cuda or interpreter");
+  }
+  if (options.target != "cuda" && options.device != 0)
+    user_error("device ", options.device, " is asked for, but target '", options.target,
+               "' has none; choose target cuda, or leave the device at 0");
   if (options.threads < 0 || options.threads > most_threads)
     user_error("the number of threads must be from 0 to ", most_threads, ", found ", options.threads);
   const std::string why = options.target == "cpu"    ? cpu_absent()

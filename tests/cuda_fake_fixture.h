@@ -3,8 +3,11 @@
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <thread>
 
@@ -17,6 +20,21 @@ namespace flexsn::test {
 
 inline const char* const library = FLEXSN_FAKE_CUDA;
 inline const Store no_store("");
+
+/// The folder for temporary files, until the end of the scope.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::filesystem::create_directory(path);
+    setenv("TMPDIR", path.c_str(), 1);
+  }
+  ~TemporaryFolder() {
+    before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
+    std::filesystem::remove_all(path);
+  }
+
+  const std::string before = getenv("TMPDIR") == nullptr ? "" : getenv("TMPDIR");
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / join("flexsn_texts_", getpid());
+};
 
 class CudaFake : public testing::Test {
  protected:
@@ -50,6 +68,7 @@ class CudaFake : public testing::Test {
 
   void forget() { static_cast<fake::Notes&>(*fake_) = {}; }
 
+  const TemporaryFolder texts_;
   fake::Fake* fake_ = nullptr;
 };
 

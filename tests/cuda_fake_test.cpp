@@ -38,21 +38,6 @@ class TemporaryStore {
   const Store store;
 };
 
-/// The folder for temporary files, until the end of the scope.
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::filesystem::create_directory(path);
-    setenv("TMPDIR", path.c_str(), 1);
-  }
-  ~TemporaryFolder() {
-    before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
-    std::filesystem::remove_all(path);
-  }
-
-  const std::string before = getenv("TMPDIR") == nullptr ? "" : getenv("TMPDIR");
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / join("flexsn_texts_", getpid());
-};
-
 TEST_F(CudaFake, AMissingDriverOrCompilerIsSaid) {
   const Cuda nothing("libnowhere_cuda.so", library, no_store);
   EXPECT_EQ(error([&] { nothing.driver.functions(); }),
@@ -60,9 +45,9 @@ TEST_F(CudaFake, AMissingDriverOrCompilerIsSaid) {
             "directory); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
   const Cuda other("libm.so.6", "libm.so.6", no_store);
   EXPECT_EQ(error([&] { other.driver.functions(); }),
-            "the CUDA driver is too old: it has no function cuInit; install one for CUDA 11.2 or newer");
-  EXPECT_TRUE(contains(error([&] { other.nvrtc.version(); }),
-                       "NVRTC is too old: it has no function nvrtcVersion; install the CUDA toolkit"));
+            "'libm.so.6' is not a CUDA driver: it has no function cuInit; is FLEXSN_CUDA_DRIVER wrong?");
+  EXPECT_EQ(error([&] { other.nvrtc.version(); }),
+            "'libm.so.6' is not NVRTC: it has no function nvrtcVersion; is FLEXSN_NVRTC wrong?");
   const Cuda no_compiler(library, "libnowhere_nvrtc.so", no_store);
   EXPECT_TRUE(
       contains(error([&] { no_compiler.nvrtc.version(); }),
@@ -219,6 +204,21 @@ TEST_F(CudaFake, CodeOnDiskThatDoesNotLoadIsMadeAgain) {
   }
   EXPECT_EQ(fake_->compiled.size(), 3u);
   EXPECT_TRUE(std::filesystem::is_empty(texts.path)) << "a text is left for who is told of it";
+}
+
+TEST_F(CudaFake, CodeThatADriverRefusesIsLeftForReading) {
+  const Cuda cuda(library, library, no_store);
+  const auto refused = [&](int why) {
+    fake_->failing = "cuModuleLoadDataEx";
+    fake_->error = why;
+    const CudaCode code(cuda, no_store, "flexsn_wide", {"flexsn_wide"});
+    const std::string said = error([&] { code.on(cuda.driver.gpu(0)); });
+    return said.substr(0, said.rfind(' '));
+  };
+  EXPECT_EQ(refused(2),
+            "the CUDA driver could not load a kernel that NVRTC 13.0 made for sm_90 on Fake 0: "
+            "CUDA_ERROR_OUT_OF_MEMORY: out of memory; the text is");
+  EXPECT_TRUE(refused(3).ends_with("; a driver must not be older than NVRTC; the text is"));
 }
 
 TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {

@@ -167,7 +167,14 @@ TEST_F(CudaRuns, WhatLiesInTheWrongPlaceIsRefused) {
   EXPECT_EQ(error([&] { r.param(param, View(x.view().data(), Mem::f32, 1)); }), "no error");
   r.in("x", x.view());
   std::vector<std::byte> workspace(r.workspace_bytes());
-  EXPECT_TRUE(contains(error([&] { r.forward(workspace); }), "the workspace lies in the host's memory"));
+  EXPECT_EQ(
+      error([&] { r.forward(workspace); }),
+      "neuron 'plif': the workspace lies in the host's memory, but the kernel runs on CUDA device 0; give "
+      "it memory there");
+  EXPECT_EQ(
+      error([&] { r.out("s", host); }),
+      "neuron 'plif': output 's' lies in the host's memory, but the kernel runs on CUDA device 0; give it "
+      "memory there");
   if (cuda_device_count() > 1) {
     const GpuMemory elsewhere(120, 0, 1);
     EXPECT_EQ(
@@ -243,6 +250,82 @@ TEST(CudaAbsent, IsSaidWithTheWayOut) {
   if (why.empty()) GTEST_SKIP() << "CUDA is here: " << cuda_description();
   EXPECT_TRUE(why.starts_with("there are no CUDA kernels: ")) << why;
   EXPECT_EQ(error([] { compile(neuron_named("lif"), {.target = "cuda"}); }), why);
+}
+
+TEST_F(CudaRuns, ACapturedTrainingIsRepeated) {
+  const Kernel kernel = compile(odd, {.target = "cuda"});
+  Case c(3);
+  c.params.erase("gate");  // for each step, at its default; bias is spread out, slope is the host's
+  c.arguments.params.erase("gate");
+  const Results expected = run(odd, c.arguments);
+  const Gradients gradients = run_backward(odd, c.arguments, c.arriving);
+  std::map<std::string, GpuArray> outputs, found;
+  for (const auto& [name, array] : expected.outputs) outputs.emplace(name, Array(array.type, sequence));
+  Views arriving, wanted;
+  for (const auto& [name, array] : c.gradients) arriving.insert_or_assign(name, array.view());
+  for (const auto* group : {&gradients.inputs, &gradients.params})
+    for (const auto& [name, array] : *group)
+      if (name != "gate")
+        wanted.insert_or_assign(name,
+                                found.emplace(name, Array(array.type, array.shape)).first->second.view());
+  flexsn::Run bound = c.bind(kernel);
+  for (const auto& [name, array] : outputs) bound.out(name, array.view());
+  const GpuMemory workspace(bound.workspace_bytes());
+  const View room(workspace.data(), Mem::u8, static_cast<std::int64_t>(workspace.size()));
+  const Captured captured([&](void* stream) {
+    bound.stream(stream).forward(room);
+    bound.backward(room, arriving, wanted);
+  });
+  for (int round = 0; round < 3; ++round) {
+    for (auto& [name, array] : c.states) array.fill(c.arguments.states.at(name));
+    for (auto& [name, array] : outputs) array.fill(Array(expected.outputs.at(name).type, sequence));
+    for (auto& [name, array] : found) array.fill(Array(array.array().type, array.array().shape));
+    captured.run();
+    for (const auto& [name, array] : expected.outputs) expect_same(array, outputs.at(name).array(), name);
+    for (const auto& [name, array] : expected.states) expect_same(array, c.states.at(name).array(), name);
+    for (const auto* group : {&gradients.inputs, &gradients.params})
+      for (const auto& [name, array] : *group)
+        if (name != "gate") expect_same(array, found.at(name).array(), "the gradient of " + name);
+  }
+}
+
+TEST_F(CudaRuns, ManagedMemoryIsOfTheDevice) {
+  auto* make = driver_function<int(DeviceAddress*, std::size_t, unsigned)>("cuMemAllocManaged");
+  const Driver& driver = Cuda::standard().driver;
+  const CurrentGpu current(driver, driver.gpu(0));
+  DeviceAddress managed = 0;
+  constexpr unsigned attached_to_all = 1;
+  driver.check(make(&managed, 40, attached_to_all), "allocate");
+  flexsn::Run r = compile(neuron_named("lif"), {.target = "cuda"}).bind({1, {10}});
+  EXPECT_EQ(error([&] { r.in("x", View(reinterpret_cast<void*>(managed), Mem::f32, 10)); }), "no error");
+  wait_for(nullptr);
+  driver_function<int(DeviceAddress)>("cuMemFree_v2")(managed);
+}
+
+TEST_F(CudaRuns, WhereAnArrayLiesMustBeKnown) {
+  if (!pretends()) GTEST_SKIP() << "a real driver knows";
+  flexsn::Run r = compile(neuron_named("plif"), {.target = "cuda"}).bind({3, {10}});
+  const GpuArray x(Array(Mem::f32, {30}));
+  fake_driver()->failing = "cuPointerGetAttribute";
+  EXPECT_EQ(error([&] { r.in("x", x.view()); }),
+            "the CUDA driver could not tell where an array lies: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  fake_driver()->failing = "cuPointerGetAttribute";
+  EXPECT_TRUE(
+      contains(error([&] { r.param("w", View(x.view().data(), Mem::f32, 1)); }), "could not tell where"));
+  EXPECT_EQ(error([&] { r.in("x", x.view()); }), "no error");
+}
+
+TEST_F(CudaRuns, AShapeWithTooManyGroupsOfDimensionsIsRefused) {
+  const Neuron biased = neuron("biased", [](Step& s) { s.output("y", s.input("x") + s.param("bias", 0)); });
+  const std::vector<std::int64_t> step(9, 2), bias = {1, 2, 1, 2, 1, 2, 1, 2, 1};
+  const GpuArray x(Array(Mem::f32, {512})), y(Array(Mem::f32, {512})), b(Array(Mem::f32, {16}));
+  flexsn::Run r = compile(biased, {.target = "cuda"}).bind({1, step});
+  r.in("x", x.view()).out("y", y.view()).param("bias", b.view(), bias);
+  EXPECT_EQ(
+      error([&] { r.inference(); }),
+      "neuron 'biased': param 'bias': a parameter of shape [1, 2, 1, 2, 1, 2, 1, 2, 1] cannot be expanded "
+      "to [2, 2, 2, 2, 2, 2, 2, 2, 2] on a GPU: dimensions that it has and that it lacks take turns in 9 "
+      "groups, and there may be 8; expand it before the call");
 }
 
 TEST_F(CudaRuns, AParameterForEachStepThatIsNotBoundHasItsDefault) {

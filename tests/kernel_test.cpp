@@ -648,6 +648,18 @@ TEST(Kernel, WhatIsWrongIsRefusedBeforeAByteIsTouched) {
   const std::vector<float> fixed(elements * steps);
   EXPECT_EQ(error([&] { compile(odd, {.target = "cup"}); }),
             "there is no target 'cup' (did you mean 'cpu'?); choose cpu, cuda or interpreter");
+  EXPECT_EQ(error([&] { compile(odd, {.target = "gpu"}); }),
+            "there is no target 'gpu' (did you mean 'cuda'?); choose cpu, cuda or interpreter");
+  EXPECT_EQ(
+      error([&] { compile(odd, {.target = "interpreter", .device = 1}); }),
+      "device 1 is asked for, but target 'interpreter' has none; choose target cuda, or leave the device "
+      "at 0");
+  std::vector<float> one_more(elements * steps + 1);
+  auto* const between = reinterpret_cast<float*>(reinterpret_cast<char*>(one_more.data()) + 2);
+  EXPECT_EQ(
+      error([&] { r.in("x", View(between, elements * steps)); }),
+      "neuron 'odd': input 'x' starts 2 bytes past a multiple of 4, the size of f32; an array must start at "
+      "a multiple");
   EXPECT_EQ(error([&] { compile(odd, {.target = "interpreter", .threads = -1}); }),
             "the number of threads must be from 0 to 1024, found -1");
   EXPECT_EQ(error([&] { compile(odd, {.training = {.wanted = {"t"}}, .target = "interpreter"}); }),

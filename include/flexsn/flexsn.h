@@ -575,11 +575,12 @@ struct RunState;
 }  // namespace detail
 
 /// Arrays bound to a kernel by name. Everything is checked against the step's shape before a byte is touched.
-/// Arrays must stay where they are while the run is used; backward reads inputs, states and parameters again,
-/// so what is in them must stay from forward to backward. What is written must overlap nothing else that is
-/// bound, but for a state or the gradient of one, which may be written exactly where it is read. Binding
-/// anything means that forward must run again before backward. A run belongs to one thread, a workspace to
-/// one run from forward to backward.
+/// Arrays start at a multiple of their type's size and must stay where they are while the run is used;
+/// backward reads inputs, states and parameters again, so what is in them must stay from forward to backward.
+/// What is written must overlap nothing else that is bound, but for a state or the gradient of one, which may
+/// be written exactly where it is read. Binding anything means that forward must run again before backward. A
+/// run belongs to one thread, a workspace to one run from forward to backward.
+///
 /// Target "cuda": arrays and the workspace lie on the kernel's device, but for single parameter values, which
 /// may lie in the host's memory and are read by the call. Calls are queued on a stream and return at once;
 /// they may be captured into a CUDA graph, which can be replayed while the kernel lives. Ranges of parameters

@@ -472,7 +472,7 @@ def record(
         try:
             module = _torch.record(joint, primals)
         except Exception as error:
-            _explain_failure(error, name, len(likes) + len(static), watch)
+            _explain_failure(error, name, len(likes) + len(static), likes[0].device, watch)
             raise
     outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
     place = 0
@@ -501,7 +501,9 @@ def record(
     )
 
 
-def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch) -> None:
+def _explain_failure(
+    error: Exception, name: str, arguments: int, device: torch.device, watch: _Watch
+) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
     if isinstance(error, SystemError):  # which hides what C code was told
         watch.raise_refused()
@@ -544,6 +546,11 @@ def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch)
         raise TraceError(
             f"{name}{where}: {sparse[1]} takes a sparse tensor that the core captures; make it a plain one with "
             ".to_dense()"
+        ) from error
+    if several := re.search(r"two (?:different )?devices,? ([\w:]+)(?: and|,) ([\w:]+)", text):
+        raise TraceError(
+            f"{name}{where}: works with tensors of two devices, {several[1]} and {several[2]}; inputs are on {device}, so what the "
+            f"core works with must be there too: move it with module.to({str(device)!r})"
         ) from error
     raise TraceError(
         f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "

@@ -211,6 +211,8 @@ CALLING = [
         "input 1 is on meta, but input 0 is on cpu", "move"),
     row("a parameter on another device", lambda: made(scaled, static_inputs=[META_V])(X), ValueError,
         "scaled", HERE, "device", "meta"),
+    row("a captured tensor on another device", lambda: made(lambda x, v: (x * META_V, v))(X), ValueError,
+        HERE, "works with tensors of two devices, ", "meta; inputs are on ", "must be there too: move it with module.to("),
     row("a step for a sequence", lambda: run_after(made(), X, V), ValueError,
         "state 0", "shape [], ", "reset()"),
     row("no steps and no outputs known", lambda: made(backend="torch")(X[:0]), ValueError,
