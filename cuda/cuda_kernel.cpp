@@ -59,12 +59,12 @@ struct CudaKernel::Variant {
       : fields(module.fields), wide(cuda, store, module, true), narrow(cuda, store, module, false) {}
 
   const Entry& entry(bool is_wide) const { return is_wide ? wide : narrow; }
-  /// The code of the entry that runs, which has been made. The other one is made in the background, once: no
-  /// other size or alignment compiles again.
-  const CudaCode& code_to_run(const Gpu& gpu, bool is_wide) const {
+  /// The code of the entry that runs, which has been made. Where both can run, the other one is made in the
+  /// background, once: no other size or alignment compiles again.
+  const CudaCode& code_to_run(const Gpu& gpu, bool is_wide, bool both_can_run) const {
     const CudaCode& code = entry(is_wide).on(gpu).code;
     const Entry& other = entry(!is_wide);
-    if (other.is_on(gpu)) return code;
+    if (!both_can_run || other.is_on(gpu)) return code;
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Background>& making = others_[gpu.number];
     if (!making) making = std::make_unique<Background>([&other, &gpu] { other.on(gpu); });
@@ -190,9 +190,9 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   for (std::size_t i = 0; i < found.fields.size(); ++i)
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};
-  found.code_to_run(gpu, wide).launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
-                                      wide ? options_.threads : options_.narrow_threads, run.stream,
-                                      parameters);
+  const CudaCode& code = found.code_to_run(gpu, wide, entry_ != CudaEntry::narrow);
+  code.launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
+              wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
 }
 
 void CudaKernel::run(const PlanRun& run, const Threads&) const {

@@ -18,6 +18,19 @@ TEST_F(CudaFake, NoSizeCompilesAgain) {
   EXPECT_EQ(fake_->compiled.size(), 2u);
 }
 
+TEST_F(CudaFake, AnEntryThatCannotRunIsNotMade) {
+  const Cuda cuda(library, library, no_store);
+  const Plan plan = lif_plan();
+  for (const auto& [entry, made] : {std::pair(CudaEntry::narrow, 1u), {CudaEntry::wide, 2u}}) {
+    fake_->compiled.clear();
+    {  // whose end waits for what is made in the background
+      const CudaKernel kernel(plan, cuda, no_store, {.entry = entry});
+      EXPECT_EQ(entry_of(*fake_, kernel, run_of(plan, 3, 101)), "flexsn_narrow");
+    }
+    EXPECT_EQ(fake_->compiled.size(), made);
+  }
+}
+
 TEST_F(CudaFake, WhatFailsInTheBackgroundIsMadeByTheRunThatNeedsIt) {
   const Cuda cuda(library, library, no_store);
   const Plan plan = lif_plan();
