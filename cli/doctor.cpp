@@ -120,22 +120,25 @@ std::string library_found(const std::vector<std::string>& names) {
   return "";
 }
 
-/// `chosen` is the environment variable that names another file.
+/// `chosen` is the environment variable that names another file; `function`: one that the library has.
 Need library(std::string part, std::string needs, const char* chosen, const std::vector<std::string>& names,
-             const std::string& advice) {
+             const char* function, const std::string& advice) {
   const char* given = std::getenv(chosen);
   const std::string file = given != nullptr ? given : "";
-  if (file.find('/') != file.npos) {
+  if (!file.empty()) {
     std::error_code error;
     std::string problem;
-    if (!fs::exists(file, error))
+    void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);  // never closed: a driver has threads
+    if (handle == nullptr && file.find('/') != file.npos && !fs::exists(file, error))
       problem = "which is not there";
-    else if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr)  // never closed: a driver has threads
+    else if (handle == nullptr)
       problem = std::string("which cannot be loaded: ") + dlerror();
+    else if (dlsym(handle, function) == nullptr)
+      problem = std::string("which has no function ") + function;
     return {std::move(part), std::move(needs), problem.empty(),
             problem.empty() ? file : std::string(chosen) + " names " + file + ", " + problem};
   }
-  const std::string path = library_found(file.empty() ? names : std::vector{file});
+  const std::string path = library_found(names);
   return {std::move(part), std::move(needs), !path.empty(), path.empty() ? "not found; " + advice : path};
 }
 
@@ -202,8 +205,9 @@ Need python() {
 Outcome doctor(const Request& request) {
   const std::vector<Need> needs = {
       library("code for NVIDIA GPUs", "CUDA driver, libcuda.so.1", "FLEXSN_CUDA_DRIVER", {"libcuda.so.1"},
-              "it comes with the NVIDIA driver and needs a GPU of theirs"),
+              "cuInit", "it comes with the NVIDIA driver and needs a GPU of theirs"),
       library("code for NVIDIA GPUs", "NVRTC, libnvrtc.so", "FLEXSN_NVRTC", {"libnvrtc.so", "libnvrtc.so."},
+              "nvrtcVersion",
               "it comes with the CUDA toolkit, or: python3 -m pip install nvidia-cuda-nvrtc, and set "
               "FLEXSN_NVRTC to its library"),
       python(),

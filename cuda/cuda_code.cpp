@@ -128,8 +128,10 @@ void CudaCode::load(const Gpu& gpu, Loaded& loaded) const {
     } catch (const Refused& refused) {
       user_error("the CUDA driver could not load a kernel that ", cuda_.nvrtc.version(), " made for ",
                  architecture, " on ", gpu.name, ": ", refused.why,
-                 refused.for_memory ? "" : "; a driver must not be older than NVRTC", "; the text is ",
-                 left_for_reading(text_), refused.log.empty() ? "" : "\n", refused.log);
+                 refused.for_memory
+                     ? std::string()
+                     : join("; a driver must not be older than NVRTC; the text is ", left_for_reading(text_)),
+                 refused.log.empty() ? "" : "\n", refused.log);
     }
   };
   const std::lock_guard lock(object->mutex);

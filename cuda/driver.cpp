@@ -53,14 +53,13 @@ const Driver::Opened& Driver::opened() const {
   if (const Opened* present = opened_.load()) return *present;
   // Never closed: threads of the driver outlive any of us.
   void* handle = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr)
-    user_error("there is no CUDA driver (", dlerror(),
+  const bool is_one = handle != nullptr && dlsym(handle, "cuInit") != nullptr;
+  if (!is_one)
+    user_error("there is no CUDA driver (",
+               handle == nullptr ? dlerror() : join("'", library_, "' has no function cuInit"),
                "); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
   auto made = std::make_unique<Opened>();
   DriverFunctions& cuda = made->functions;
-  if (dlsym(handle, "cuInit") == nullptr)
-    user_error("'", library_,
-               "' is not a CUDA driver: it has no function cuInit; is FLEXSN_CUDA_DRIVER wrong?");
 #define FUNCTION(name, ...)                                                                       \
   cuda.name = reinterpret_cast<int (*)(__VA_ARGS__)>(dlsym(handle, #name));                       \
   if (cuda.name == nullptr)                                                                       \
@@ -103,9 +102,9 @@ const Gpu& Driver::gpu(int number) const {
   auto made = std::make_unique<Gpu>();
   made->number = number;
   made->process = getpid();
-  int device = 0;
   char name[256] = {};
-  check(cuda.cuDeviceGet(&device, number), "open a device");
+  check(cuda.cuDeviceGet(&made->handle, number), "open a device");
+  const int device = made->handle;
   check(cuda.cuDeviceGetName(name, static_cast<int>(sizeof name) - 1, device), "tell a device's name");
   const auto asked = [&](int attribute) {
     int value = 0;
@@ -125,10 +124,19 @@ const Gpu& Driver::gpu(int number) const {
   if (bytes > 0) made->instructions_a_byte = made->multiprocessors * 96.0 * told(attribute_clock) / bytes;
   made->name = name;
   made->capability = 10 * major + minor;
-  const RelaxedCapture relaxed(*this);
-  check(cuda.cuDevicePrimaryCtxRetain(&made->context, device), "open a device's context");
   found = std::move(made);
   return *found;
+}
+
+void* Driver::context(const Gpu& gpu) const {
+  if (void* present = gpu.context.load()) return present;
+  const std::lock_guard lock(finding_);
+  if (void* present = gpu.context.load()) return present;
+  void* made = nullptr;
+  const RelaxedCapture relaxed(*this);
+  check(functions().cuDevicePrimaryCtxRetain(&made, gpu.handle), "open a device's context");
+  gpu.context = made;
+  return made;
 }
 
 std::string Driver::error_text(int result) const { return text_of_error(functions(), result); }
@@ -139,9 +147,10 @@ void Driver::check(int result, const char* what) const {
 
 CurrentGpu::CurrentGpu(const Driver& driver, const Gpu& gpu) : driver_(driver) {
   void* current = nullptr;
+  void* const wanted = driver.context(gpu);
   driver.check(driver.functions().cuCtxGetCurrent(&current), "tell the current context");
-  if (current == gpu.context) return;
-  driver.check(driver.functions().cuCtxPushCurrent_v2(gpu.context), "change to a device");
+  if (current == wanted) return;
+  driver.check(driver.functions().cuCtxPushCurrent_v2(wanted), "change to a device");
   pushed_ = true;
 }
 

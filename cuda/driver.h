@@ -57,16 +57,17 @@ struct DriverFunctions {
 #undef FUNCTION
 };
 
-/// One GPU. Its primary context, which is that of the CUDA runtime and of torch, is kept to the end of the
-/// process.
+/// One GPU. Its primary context, which is that of the CUDA runtime and of torch, is opened by the first who
+/// runs something there and kept to the end of the process.
 struct Gpu {
   int number = 0;
+  int handle = 0;  ///< the driver's
   std::string name;
   int capability = 0;  ///< 90 for 9.0
   int multiprocessors = 0;
   double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte; 0: unknown
-  void* context = nullptr;
-  pid_t process = 0;  ///< that opened the context; a child of a fork cannot use it
+  mutable std::atomic<void*> context = nullptr;
+  pid_t process = 0;  ///< that asked for it; a child of a fork cannot use it
 };
 
 /// May be used from several threads at once. What fails is tried again by the next call.
@@ -83,6 +84,8 @@ class Driver {
   int device_count() const;
   /// Throws a UserError where there is no such device.
   const Gpu& gpu(int number) const;
+  /// Throws a UserError where it cannot be opened.
+  void* context(const Gpu& gpu) const;
 
   /// Throws a UserError where `result` is an error; `what` was being done: "queue a kernel".
   void check(int result, const char* what) const;

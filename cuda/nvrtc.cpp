@@ -72,8 +72,10 @@ std::vector<std::filesystem::path> neighbouring_folders() {
 void* open_library(const std::string& chosen, std::string& problem) {
   const auto open = [&](const std::string& name, int flags) {
     void* handle = dlopen(name.c_str(), flags);
-    if (handle == nullptr && problem.empty() && (flags & RTLD_NOLOAD) == 0) problem = dlerror();
-    return handle;
+    if (handle != nullptr && dlsym(handle, "nvrtcVersion") != nullptr) return handle;
+    if (problem.empty() && (flags & RTLD_NOLOAD) == 0)
+      problem = handle == nullptr ? dlerror() : join("'", name, "' has no function nvrtcVersion");
+    return static_cast<void*>(nullptr);
   };
   if (!chosen.empty()) return open(chosen, RTLD_NOW | RTLD_LOCAL);
   for (const int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
@@ -130,8 +132,6 @@ const Nvrtc::Opened& Nvrtc::opened() const {
   if (handle == nullptr) user_error("there is no NVRTC (", problem, ")", advice);
   auto made = std::make_unique<Opened>();
   made->version = "NVRTC";
-  if (dlsym(handle, "nvrtcVersion") == nullptr)
-    user_error("'", library_, "' is not NVRTC: it has no function nvrtcVersion; is FLEXSN_NVRTC wrong?");
   const auto too_old = [](const char* name) {
     user_error("NVRTC is too old: it has no function ", name, advice);
   };

@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cstdlib>
+#include <set>
 
 #include "error.h"
 
@@ -138,9 +139,12 @@ CudaShape cuda_shape_asked(std::string_view asked, CudaShape rule) {
   };
   if (asked.ends_with(',')) fail("");
   CudaOptions& options = rule.options;
+  std::set<std::string_view> names;
   while (!asked.empty()) {
     const std::string_view part = asked.substr(0, asked.find(','));
     asked.remove_prefix(std::min(asked.size(), part.size() + 1));
+    if (!names.insert(part.substr(0, part.find('='))).second)
+      user_error("FLEXSN_CUDA_SHAPE says twice what '", part, "' says; write it once");
     if (part == "entry=wide" || part == "entry=narrow") {
       rule.entry = part == "entry=wide" ? CudaEntry::wide : CudaEntry::narrow;
       continue;

@@ -62,8 +62,7 @@ struct CudaShape {
 /// that spills least runs; but one step that is too long is compiled once, with at most 255 registers.
 CudaShape cuda_shape(const Plan& plan);
 
-/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for, which is compiled whether it
-/// spills or not; a plan's segments stay.
+/// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.
 CudaShape cuda_shape_to_run(const Plan& plan);
 
 /// Do so many elements fill a device's multiprocessors with blocks of the wide entry? Where not, one element
@@ -71,8 +70,8 @@ CudaShape cuda_shape_to_run(const Plan& plan);
 bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors);
 
 /// The same with what a person asks for instead,
-/// "entry=wide,vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512", each where given.
-/// Throws a UserError where that cannot be.
+/// "entry=wide,vector=4,unroll=4,threads=128,narrow_threads=64,resident_threads=512", each where given. Where
+/// a number is, what spills is not compiled in other ways. Throws a UserError where that cannot be.
 CudaShape cuda_shape_asked(std::string_view asked, CudaShape rule);
 
 }  // namespace flexsn

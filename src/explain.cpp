@@ -73,7 +73,9 @@ bool hands_over(const Plan& plan, const Buffer& buffer) {
 class Explainer {
  public:
   Explainer(const Neuron& neuron, const ExplainOptions& options)
-      : options_(options), step_(neuron.graph(options.training.type)) {
+      : options_(options),
+        step_(neuron.graph(options.training.type)),
+        no_device_(for_gpu() ? why_no_device() : "") {
     out_.neuron = neuron.name();
     find_shape();
     places_.resize(step_.arguments.size());
@@ -451,7 +453,7 @@ class Explainer {
   /// How a kernel is cut for a GPU, what the compiler makes of it where there is one, and what limits it.
   void add_gpu_shape(const Traffic& kernel, const Plan& plan) {
     if (!for_gpu()) return;
-    const bool present = cuda_absent().empty();
+    const bool present = no_device_.empty();
     const double bytes = kernel.read_per_step + kernel.written_per_step;
     const bool known = present && device().instructions_a_byte > 0;
     const double instructions_a_byte = known ? device().instructions_a_byte : h200.instructions_a_byte;
@@ -510,7 +512,17 @@ class Explainer {
   }
 
   static constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
-  static CudaDevice device() { return cuda_absent().empty() ? cuda_device(0) : h200; }
+  CudaDevice device() const { return no_device_.empty() ? cuda_device(0) : h200; }
+  /// Why there is no device to go by; "" where there is one.
+  static std::string why_no_device() {
+    std::string why = cuda_absent();
+    try {
+      if (why.empty()) static_cast<void>(cuda_device(0));
+    } catch (const UserError& error) {  // a process that was forked from one that used it
+      why = error.what();
+    }
+    return why;
+  }
 
   /// Why the narrow entry runs; "" where the wide one does.
   std::string why_narrow(const CudaShape& shape) const {
@@ -529,8 +541,7 @@ class Explainer {
     std::string text = gpu_;
     if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr && *asked != 0)
       text += join("  cut as FLEXSN_CUDA_SHAPE asks: ", asked, "; steps between checkpoints stay\n");
-    const std::string absent = cuda_absent();
-    if (const std::string& why = absent.empty() ? unknown_ : absent; !why.empty())
+    if (const std::string& why = no_device_.empty() ? unknown_ : no_device_; !why.empty())
       text += join("  what the compiler makes of them is not known here: ", why, "\n");
     return text;
   }
@@ -632,8 +643,9 @@ class Explainer {
   std::vector<Place> places_;      ///< for each argument of the step; of parameters only
   std::vector<std::string> full_;  ///< per-step parameters that are read like inputs
   Explanation out_;
-  std::string gpu_;      ///< how kernels are cut for a GPU, in words
-  std::string unknown_;  ///< why it is not known what a compiler makes of them, where there is one
+  std::string gpu_;        ///< how kernels are cut for a GPU, in words
+  std::string no_device_;  ///< why there is no GPU to go by; "" where there is one, and where none is meant
+  std::string unknown_;    ///< why it is not known what a compiler makes of kernels there
 };
 
 }  // namespace

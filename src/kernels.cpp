@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include <cstdlib>
+
 #include "absent.h"
 #include "compile.h"
 #include "error.h"
@@ -40,7 +42,8 @@ std::shared_ptr<const Executable> shared_executable(Plan plan, const std::string
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<const Executable>> known;
   if (target != "interpreter") check_size(plan);
-  const std::string key = join(target, "\n", print(plan, false));
+  const char* shape = target == "cuda" ? std::getenv("FLEXSN_CUDA_SHAPE") : nullptr;
+  const std::string key = join(target, " ", shape == nullptr ? "" : shape, "\n", print(plan, false));
   const std::lock_guard lock(mutex);
   if (std::shared_ptr<const Executable> found = known[key].lock()) return found;
   std::erase_if(known, [](const auto& item) { return item.second.expired(); });

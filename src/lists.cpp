@@ -41,14 +41,20 @@ std::vector<OpInfo> op_list() {
 }
 
 std::vector<TargetInfo> target_list() {
-  const std::string absent = cpu_absent(), no_cuda = cuda_absent();
+  const std::string absent = cpu_absent();
+  std::string no_cuda = cuda_absent(), cuda;
+  try {
+    if (no_cuda.empty()) cuda = cuda_description();
+  } catch (const UserError& error) {  // a process that was forked from one that used it
+    no_cuda = error.what();
+  }
   return {{"interpreter", true, "defines what every op and every backend computes; runs anywhere"},
           {"cpu", absent.empty(),
            !absent.empty() ? absent
                            : join("vector code by ", cpu_compiler(), " for ",
                                   cpu_isa() == Isa::neon ? "aarch64 NEON" : name_of(cpu_isa()), ", ",
                                   default_thread_count(), " threads")},
-          {"cuda", no_cuda.empty(), no_cuda.empty() ? cuda_description() : no_cuda}};
+          {"cuda", no_cuda.empty(), no_cuda.empty() ? cuda : no_cuda}};
 }
 
 std::string emit(const Neuron& neuron, Kind kind, Listing what, const Training& training) {

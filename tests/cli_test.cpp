@@ -651,12 +651,12 @@ TEST_F(Cli, DoctorLooksWithoutFailing) {
   EXPECT_EQ(bare.code, 0);
   EXPECT_EQ(bare.err, "");
   EXPECT_NE(bare.out.find("not found; install Python 3"), std::string::npos) << bare.out;
-  const auto with_nvrtc = [&](const char* path) {
-    return run_in_child({"doctor", "--json"}, "", [&] { setenv("FLEXSN_NVRTC", path, 1); }).out;
+  const auto with_nvrtc = [&](const std::string& path) {
+    return run_in_child({"doctor", "--json"}, "", [&] { setenv("FLEXSN_NVRTC", path.c_str(), 1); }).out;
   };
-  EXPECT_NE(with_nvrtc("/nowhere/nvrtc").find("FLEXSN_NVRTC names /nowhere/nvrtc, which is not there"),
-            std::string::npos);
-  EXPECT_NE(with_nvrtc("/dev/null").find("/dev/null, which cannot be loaded: "), std::string::npos);
+  for (const std::string said : {"/nowhere/nvrtc, which is not there", "/dev/null, which cannot be loaded: ",
+                                 "libm.so.6, which has no function nvrtcVersion"})
+    EXPECT_NE(with_nvrtc(said.substr(0, said.find(','))).find("names " + said), std::string::npos) << said;
 }
 
 TEST_F(Cli, AClosedPipeIsNoError) {

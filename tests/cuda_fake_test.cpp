@@ -13,6 +13,7 @@
 #include "cuda_shape.h"
 #include "cuda_spread.h"
 #include "error.h"
+#include "kernels.h"
 #include "random_graph.h"
 #include "reduce.h"
 #include "train.h"
@@ -44,10 +45,13 @@ TEST_F(CudaFake, AMissingDriverOrCompilerIsSaid) {
             "there is no CUDA driver (libnowhere_cuda.so: cannot open shared object file: No such file or "
             "directory); install NVIDIA's driver on a machine with a GPU of theirs, or use target \"cpu\"");
   const Cuda other("libm.so.6", "libm.so.6", no_store);
-  EXPECT_EQ(error([&] { other.driver.functions(); }),
-            "'libm.so.6' is not a CUDA driver: it has no function cuInit; is FLEXSN_CUDA_DRIVER wrong?");
-  EXPECT_EQ(error([&] { other.nvrtc.version(); }),
-            "'libm.so.6' is not NVRTC: it has no function nvrtcVersion; is FLEXSN_NVRTC wrong?");
+  EXPECT_EQ(
+      error([&] { other.driver.functions(); }),
+      "there is no CUDA driver ('libm.so.6' has no function cuInit); install NVIDIA's driver on a machine "
+      "with a GPU of theirs, or use target \"cpu\"");
+  EXPECT_TRUE(
+      contains(error([&] { other.nvrtc.version(); }),
+               "there is no NVRTC ('libm.so.6' has no function nvrtcVersion); install the CUDA toolkit"));
   const Cuda no_compiler(library, "libnowhere_nvrtc.so", no_store);
   EXPECT_TRUE(
       contains(error([&] { no_compiler.nvrtc.version(); }),
@@ -208,17 +212,52 @@ TEST_F(CudaFake, CodeOnDiskThatDoesNotLoadIsMadeAgain) {
 
 TEST_F(CudaFake, CodeThatADriverRefusesIsLeftForReading) {
   const Cuda cuda(library, library, no_store);
+  const TemporaryFolder texts;
   const auto refused = [&](int why) {
     fake_->failing = "cuModuleLoadDataEx";
     fake_->error = why;
     const CudaCode code(cuda, no_store, "flexsn_wide", {"flexsn_wide"});
-    const std::string said = error([&] { code.on(cuda.driver.gpu(0)); });
-    return said.substr(0, said.rfind(' '));
+    return error([&] { code.on(cuda.driver.gpu(0)); });
   };
   EXPECT_EQ(refused(2),
             "the CUDA driver could not load a kernel that NVRTC 13.0 made for sm_90 on Fake 0: "
-            "CUDA_ERROR_OUT_OF_MEMORY: out of memory; the text is");
-  EXPECT_TRUE(refused(3).ends_with("; a driver must not be older than NVRTC; the text is"));
+            "CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  EXPECT_TRUE(std::filesystem::is_empty(texts.path)) << "the text is not to blame";
+  const std::string said = refused(3);
+  EXPECT_TRUE(contains(said, "; a driver must not be older than NVRTC; the text is ")) << said;
+  EXPECT_TRUE(std::filesystem::exists(said.substr(said.rfind(' ') + 1))) << said;
+}
+
+TEST_F(CudaFake, ADeviceThatCannotBeOpenedIsStillDescribed) {
+  const Cuda cuda(library, library, no_store);
+  fake_->failing = "cuDevicePrimaryCtxRetain";
+  EXPECT_EQ(cuda.driver.gpu(0).capability, 90);
+  EXPECT_EQ(fake_->calls["cuDevicePrimaryCtxRetain"], 0) << "nothing is opened to look at it";
+  const CudaKernel kernel(lif_plan(), cuda, no_store);
+  const auto run = [&] { return error([&] { kernel.run(run_of(lif_plan(), 3, 100)); }); };
+  EXPECT_EQ(run(),
+            "the CUDA driver could not open a device's context: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  EXPECT_EQ(run(), "no error") << "it is tried again";
+}
+
+TEST_F(CudaFake, ADeviceOfWhichNothingIsToldIsNoError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto listed = [&] {
+    setenv("FLEXSN_CUDA_DRIVER", library, 1);
+    setenv("FLEXSN_NVRTC", library, 1);
+    fake_->failing = "cuDeviceGetName";
+    const TargetInfo cuda = target_list().back();
+    ExplainOptions options;
+    options.training.costs = cost_model_named("gpu");
+    fake_->failing = "cuDeviceGetName";
+    const std::string text = explain(neuron_named("lif"), options).text;
+    std::cerr << cuda.name << ' ' << cuda.available << ": " << cuda.note << "; "
+              << text.substr(text.find("what the compiler"));
+    std::exit(0);
+  };
+  EXPECT_EXIT(listed(), testing::ExitedWithCode(0),
+              "cuda 0: the CUDA driver could not tell a device's name: .*"
+              "what the compiler makes of them is not known here: the CUDA driver could not tell");
 }
 
 TEST_F(CudaFake, AnOlderCompilerMakesATextForTheDriver) {
@@ -364,6 +403,21 @@ TEST_F(CudaFake, APersonMayAskForAnEntry) {
   for (bool as_many : {false, true})
     EXPECT_EXIT(entries("entry=narrow", as_many), done,
                 "16 flexsn_narrow;17 flexsn_narrow;65536 flexsn_narrow;");
+  const auto one_after_another = [&] {
+    setenv("FLEXSN_CUDA_DRIVER", library, 1);
+    setenv("FLEXSN_NVRTC", library, 1);
+    setenv("FLEXSN_CACHE", "0", 1);
+    const Kernels kernels[] = {{neuron_named("lif").graph(), {.target = "cuda"}},
+                               {neuron_named("lif").graph(), {.target = "cuda"}}};
+    std::shared_ptr<const Executable> held[2];
+    for (int i : {0, 1}) {
+      setenv("FLEXSN_CUDA_SHAPE", i == 0 ? "entry=wide" : "entry=narrow", 1);
+      held[i] = kernels[i].executable(Kind::inference_final_state, {});
+      std::cerr << entry_of(*fake_, *held[i], run_of(held[i]->plan(), 3, 16)) << ";";
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(one_after_another(), done, "flexsn_wide;flexsn_narrow;") << "equal plans share no other shape";
 }
 
 TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {

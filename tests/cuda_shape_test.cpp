@@ -295,3 +295,11 @@ TEST(CudaShape, APersonMayAskForAnother) {
 
 }  // namespace
 }  // namespace flexsn::test
+  for (const char* twice : {"entry=wide,entry=narrow", "threads=64,vector=2,threads=128"}) {
+    try {
+      asked(twice);
+      ADD_FAILURE() << twice << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("FLEXSN_CUDA_SHAPE says twice what '"), std::string::npos);
+    }
+  }
