@@ -9,8 +9,8 @@ namespace flexsn {
 
 namespace {
 
-constexpr std::size_t most_dimensions = 8;
-constexpr int threads = 256;  // of a block, in the text as well
+constexpr std::size_t most_dimensions = 64;  // that are larger than 1
+constexpr int threads = 256;                 // of a block, in the text as well
 constexpr std::int64_t blocks_of_a_multiprocessor = 16;
 
 /// What the kernel gets; the text declares the same.
@@ -31,7 +31,7 @@ std::string spread_text() {
 struct Spread {
   const void* from;
   void* to;
-  long long count, elements, entries, threads, dimensions, size[8], stride[8];
+  long long count, elements, entries, threads, dimensions, size[64], stride[64];
 };
 
 template <class T>
@@ -61,10 +61,7 @@ std::vector<std::string> spread_entries() {
 void spread_on(const Cuda& cuda, const Gpu& gpu, void* stream, const Shape& step, const Shape& param,
                std::size_t bytes, std::int64_t rows, const void* from, void* to) {
   const std::vector<Dimension> dimensions = merged_dimensions(step, param);
-  if (dimensions.size() > most_dimensions)
-    user_error("a parameter of shape ", text_of(param), " cannot be expanded to ", text_of(step),
-               " on a GPU: dimensions that it has and that it lacks take turns in ", dimensions.size(),
-               " groups, and there may be ", most_dimensions, "; expand it before the call");
+  internal_check(dimensions.size() <= most_dimensions, "a step has more elements than can be counted");
   Spread spread{.from = reinterpret_cast<DeviceAddress>(from),
                 .to = reinterpret_cast<DeviceAddress>(to),
                 .count = rows * elements_of(step),

@@ -62,8 +62,9 @@ std::optional<int> cuda_device_of(const void* data, int asking) {
   };
   // Memory that the driver has never heard of is the host's; managed memory is wherever it is needed.
   const std::optional<int> type = ask(attribute_memory_type);
-  if (!type || (*type == memory_of_host && ask(attribute_managed).value_or(0) == 0)) return {};
-  return ask(attribute_device);
+  if (!type) return {};
+  if (ask(attribute_managed).value_or(0) != 0) return asking;
+  return *type == memory_of_host ? std::nullopt : ask(attribute_device);
 }
 
 void cuda_copy(void* to, const void* from, std::int64_t bytes, int device, void* stream) {

@@ -143,16 +143,18 @@ struct RunState {
     if (written && rows > 1 && stride < row)
       fail(what, " has rows every ", stride, " elements, but each has ", row,
            "; rows that are written must not overlap");
-    std::int64_t needed = 0;
+    std::int64_t needed = 0, bytes = 0;
     if (rows > 0 &&
-        (__builtin_mul_overflow(rows - 1, stride, &needed) || __builtin_add_overflow(needed, row, &needed)))
+        (__builtin_mul_overflow(rows - 1, stride, &needed) || __builtin_add_overflow(needed, row, &needed) ||
+         __builtin_mul_overflow(needed, bytes_of(mem), &bytes)))
       fail(what, " has rows every ", stride, " elements, which is more than memory can have");
     if (view.count() < needed || (!view.row_stride() && view.count() != needed))
       fail(what, " must have ", needed, " elements (", shape_text(extent), "), found ", view.count());
     if (view.data() == nullptr && needed > 0) fail(what, " has no memory: its pointer is null");
     if (written && !view.writable()) fail(what, " is written, but its memory is constant");
-    if (needed > 0) check_alignment(what, view);
-    if (needed > 0 && !by_value) check_place(what, view.data(), written);
+    if (rows == 0 || row == 0) return;
+    check_alignment(what, view);
+    if (!by_value) check_place(what, view.data(), written);
   }
 
   /// What the values of a parameter are may change between a run and the next.
@@ -278,11 +280,7 @@ struct RunState {
     if (on_gpu()) {
       if (rows * elements == 0) return {.data = view.data(), .row_stride = 0};
       void* out = room_on_gpu(rows * elements * bytes_of(view.type()));
-      try {
-        cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
-      } catch (const UserError& error) {
-        fail("param '", step().arguments[index].name, "': ", error.what());
-      }
+      cuda_spread_out(extent.shape, shape, size_of(view.type()), rows, view.data(), out, device(), stream);
       return {.data = out, .row_stride = per_step ? elements : 0};
     }
     Array& out = spread[index];

@@ -35,6 +35,20 @@ TEST(Kernel, AParallelForOfTheCallersIsHeldToItsRule) {
             "parallel_for was given 2 tasks and returned without running task 1" + rule);
 }
 
+TEST(Kernel, RowsLieWithinTheBytesThatMemoryCanHave) {
+  const Neuron doubled = neuron("doubled", [](Step& s) { s.output("y", s.input("x") * 2.0); });
+  const Kernel kernel = compile(doubled, {.target = "interpreter"});
+  std::vector<float> x(8);
+  constexpr std::int64_t far = std::int64_t{1} << 61;  // of 4 bytes each: more than 63 bits count
+  flexsn::Run run = kernel.bind({2, {4}}), empty = kernel.bind({2, {0}});
+  EXPECT_EQ(error([&] { run.in("x", View(x.data(), 2 * far).rows_every(far)); }),
+            join("neuron 'doubled': input 'x' has rows every ", far,
+                 " elements, which is more than memory can have"));
+  auto* const between = reinterpret_cast<float*>(reinterpret_cast<char*>(x.data()) + 2);
+  EXPECT_EQ(error([&] { empty.in("x", View(between, 5).rows_every(5)); }), "no error")
+      << "where an array without elements starts is nobody's business";
+}
+
 TEST(Kernel, MoreOperationsThanCompilersCanTakeAreRefused) {
   if (!cpu_absent().empty()) GTEST_SKIP() << cpu_absent();
   std::string text = "neuron long {\ninput x : f32\n%0 = add %x, 1\n";
