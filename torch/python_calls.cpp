@@ -7,6 +7,7 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
@@ -99,11 +100,28 @@ bool are_sequences(const std::vector<Tensor>& inputs, std::int64_t dim) {
   return true;
 }
 
+/// Does a mode want to see what torch is asked for? One that says on which device new tensors are does not.
+bool modes_look_on() {
+  if (!at::impl::torch_function_mode_enabled()) return false;
+  using Modes = at::impl::PythonTorchFunctionTLS;
+  static const PyObject* const device_context = [] {
+    THPObjectPtr module(PyImport_ImportModule("torch.utils._device"));
+    PyObject* type = module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr;
+    if (type == nullptr) throw python_error();
+    return type;
+  }();
+  for (std::int64_t i = 0; i < Modes::stack_len(); ++i)
+    if (reinterpret_cast<PyObject*>(Py_TYPE(Modes::get_stack_at(i)->ptr(getPyInterpreter()))) !=
+        device_context)
+      return true;
+  return false;
+}
+
 /// Are these arguments of this kind of call, and does no mode of torch want to see them first?
 bool take_arguments(const Call& call, PyObject* given, PyObject* given_states, std::vector<Tensor>& inputs,
                     std::vector<Tensor>& states) {
   const bool has_states = given_states != Py_None;
-  return !at::impl::torch_function_mode_enabled() && has_states == call.state_types.has_value() &&
+  return !modes_look_on() && has_states == call.state_types.has_value() &&
          take(given, &call.input_types, inputs) && inputs[0].device() == call.device &&
          are_sequences(inputs, call.dim) && (!has_states || take(given_states, &*call.state_types, states));
 }

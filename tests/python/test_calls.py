@@ -191,6 +191,19 @@ def test_errors_are_those_of_the_long_way(arguments, kind):
     assert issubclass(messages[0][0], kind), messages[0]
 
 
+def test_a_default_device_leaves_the_short_way_open():
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    run, x = fused.Fused(lif, 1, 1, None), torch.randn(3, 5)
+    expected = run((x,))[0][0]
+    with torch.device(x.device):
+        assert torch.equal(run.again((x,), None)[0][0], expected)
+        with Functions():
+            assert run.again((x,), None) is None
+
+
 def test_modes_and_transforms_see_the_operator():
     class Functions(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
