@@ -197,6 +197,10 @@ class Call {
                  ", found ", text_of(shape));
       shape.erase(shape.begin());
     }
+    if (tensor.device() != device_)
+      fail_for("parameter '", wanted.name, "' is on ", tensor.device().str(),
+               ", but other tensors of the call are on ", device_.str(),
+               "; move it, or the module that it is of");
     check(Name{"parameter", place}, tensor, wanted.mem, tensor.sizes().vec());
     const std::optional<Broadcast> how = broadcast(step_, shape);
     if (!how)

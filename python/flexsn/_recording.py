@@ -43,6 +43,14 @@ class TraceError(ValueError):
         super().__init__(text if _WAY_OUT in text else f"{text}; otherwise {_WAY_OUT}")
 
 
+class OtherDevice(TraceError):
+    """A core works with a tensor that is not where its inputs are. Whoever knows its tensors says which one."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
 class NoDerivative(ValueError):
     """A function of the core has no derivative in torch, so the core can be run but not trained."""
 
@@ -239,9 +247,9 @@ class _Watch(TorchFunctionMode):
                     self.live[id(value)] = value
         return result
 
-    def refuse(self, place: str, text: str) -> None:
+    def refuse(self, place: str, text: str, kind: type[TraceError] = TraceError) -> None:
         where = f" ({place})" if place else ""
-        error = TraceError(f"{self.core_name}{where}: {text}")
+        error = kind(f"{self.core_name}{where}: {text}")
         self.refused = self.refused or error
         raise error
 
@@ -342,6 +350,9 @@ class _Watch(TorchFunctionMode):
             if not self.no_derivative_at and type(value.grad_fn).__name__ == "NotImplemented":
                 self.no_derivative_at = place
             if live:
+                if value.device.type != self.device_type and self.backward:
+                    # What carries a gradient is elsewhere: a single number, with which torch itself goes on.
+                    self.refuse("", _on_two_devices(self.device_type, value.device), OtherDevice)
                 if value.device.type != self.device_type:
                     self.refuse(
                         place, f"torch.{name} gives a tensor on {value.device}; a step stays where its inputs are"
@@ -472,7 +483,7 @@ def record(
         try:
             module = _torch.record(joint, primals)
         except Exception as error:
-            _explain_failure(error, name, len(likes) + len(static), likes[0].device, watch)
+            _explain_failure(error, name, len(likes) + len(static), watch)
             raise
     outputs = list(pytree.tree_leaves(next(iter(reversed(module.graph.nodes))).args[0]))
     place = 0
@@ -501,9 +512,19 @@ def record(
     )
 
 
-def _explain_failure(
-    error: Exception, name: str, arguments: int, device: torch.device, watch: _Watch
-) -> None:
+#: how torch says that tensors of two devices meet
+_DEVICES = re.compile(
+    r"two (?:different )?devices,? ([\w:]+)(?: and|,) ([\w:]+)"
+    r"|is on ([\w:]+), different from other tensors on ([\w:]+)"
+    r"|Tensor on device ([\w:]+) is not on the expected device ([\w:]+)!"
+)
+
+
+def _on_two_devices(one: Any, other: Any) -> str:
+    return f"it works with tensors of two devices, {one} and {other}"
+
+
+def _explain_failure(error: Exception, name: str, arguments: int, watch: _Watch) -> None:
     """Says where torch failed and what to do. What the core itself raises stays as it is."""
     if isinstance(error, SystemError):  # which hides what C code was told
         watch.raise_refused()
@@ -547,11 +568,9 @@ def _explain_failure(
             f"{name}{where}: {sparse[1]} takes a sparse tensor that the core captures; make it a plain one with "
             ".to_dense()"
         ) from error
-    if several := re.search(r"two (?:different )?devices,? ([\w:]+)(?: and|,) ([\w:]+)", text):
-        raise TraceError(
-            f"{name}{where}: works with tensors of two devices, {several[1]} and {several[2]}; inputs are on {device}, so what the "
-            f"core works with must be there too: move it with module.to({str(device)!r})"
-        ) from error
+    if several := _DEVICES.search(text):
+        devices = [each for each in several.groups() if each is not None]
+        raise OtherDevice(f"{name}{where}: {_on_two_devices(*devices)}") from error
     raise TraceError(
         f"{name}{where} cannot be traced: {text.splitlines()[0] if text else type(error).__name__}; "
         f'mend it, or use backend="torch"'

@@ -17,8 +17,8 @@ from ._library import ops
 from ._listing import Listing
 from ._parameters import place_of, type_name, value_of
 from ._program import Program, program_of, run_program
-from ._reach import describe
-from ._recording import Like, NoDerivative, Recorded, TraceError, record
+from ._reach import Reach, describe
+from ._recording import Like, NoDerivative, OtherDevice, Recorded, TraceError, record
 from ._torch import functions_unseen
 from ._unchanged import Unchanged
 
@@ -236,6 +236,15 @@ def trace(
     return run(_traced, core, inputs, states, captured, static, requires_grad)
 
 
+def _elsewhere(error: OtherDevice, reach: Reach, device: torch.device) -> TraceError:
+    """The error with the tensors that are to be moved."""
+    places = [place.path for place in reach.tensors if place.get().device != device]
+    return TraceError(
+        f"{error.said}; its inputs are on {device}, so {' and '.join(places[:3]) or 'the others'} must be there "
+        f"too: module.to({str(device)!r}) moves a module, device=x.device makes a tensor where x is"
+    )
+
+
 def _traced(
     core: Callable,
     inputs: Sequence[Like],
@@ -273,6 +282,9 @@ def _traced(
                     recorded = record(core, likes, captured, static, carry, name, plain)
                 except TraceError:  # of a core that wants gradients, such as one with hooks
                     raise TraceError(f'{untrainable}; mend it, or use backend="torch"') from error
+        except OtherDevice as error:
+            unchanged.restore()
+            raise _elsewhere(error, unchanged.reach, inputs[0].device) from error
         except BaseException:  # Ctrl-C too must leave nothing of a trace in the user's objects
             unchanged.restore()
             raise

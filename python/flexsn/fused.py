@@ -156,6 +156,16 @@ class _Held(NamedTuple):
         ]
 
 
+def _source(held: _Held, place: int) -> str:
+    """Where a core has a parameter of its kernel from, in words."""
+    captured, program = held.trace.captured, held.trace.prepare
+    made = place if program is None else program.results[place]
+    if made >= len(captured):
+        return "a tensor that it computes with"
+    own = captured[made] < len(held.own)
+    return held.reach.tensors[captured[made]].path if own else "a static input"
+
+
 class Fused:
     """One core with its counts. It holds nothing of this process that could not be made again."""
 
@@ -489,6 +499,13 @@ class Fused:
         """Raises an error of more words than the operator's, for arguments that are like none of those before."""
         self._check(inputs, states)
         check_dense("parameter", params)
+        device = inputs[0].device
+        for place, param in enumerate(params if self._held is not None else ()):
+            if param.device != device:
+                raise RuntimeError(
+                    f"{describe(self.core)}: {_source(self._held, place)} is on {param.device}, but input 0 is on "
+                    f"{device}; move it: module.to({str(device)!r}) moves a module"
+                )
 
     def _under_compilation(
         self,

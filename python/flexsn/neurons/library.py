@@ -349,7 +349,12 @@ class LibraryNeuron(MemoryModule):
                     f"{tuple(value.shape)}, the input now has steps of shape {tuple(x_seq.shape[1:])}: call "
                     "reset() before a batch of another shape"
                 )
-            elif value.dtype != x_seq.dtype or value.device != x_seq.device:
+            elif value.device != x_seq.device:
+                raise RuntimeError(
+                    f"{type(self).__name__}: the state {name} is on {value.device}, the input is on "
+                    f"{x_seq.device}: move the module there, or call reset()"
+                )
+            elif value.dtype != x_seq.dtype:
                 value = value.to(x_seq)
             states.append(value)
         return states
