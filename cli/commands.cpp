@@ -464,7 +464,8 @@ Outcome explain(const Request& given) {
                            {"instructions", kernel.instructions},
                            {"bytes", kernel.bytes},
                            {"most_instructions", kernel.most_instructions},
-                           {"compiled", compiled}});
+                           {"compiled", compiled},
+                           {"refused", kernel.refused}});
   }
   json["text"] = explanation.text;
   return {dumped(json)};

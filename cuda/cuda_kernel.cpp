@@ -78,8 +78,6 @@ struct CudaKernel::Variant {
 
 namespace {
 
-constexpr std::size_t most_fields = 4096 / sizeof(std::uint64_t);  // of a kernel's parameters
-
 std::vector<bool> present_in(const PlanRun& run) {
   std::vector<bool> present;
   present.reserve(run.buffers.size());
@@ -153,12 +151,8 @@ const CudaKernel::Variant& CudaKernel::variant(const PlanRun& run) const {
   internal_check(module.options.vector == options_.vector && module.options.threads == options_.threads &&
                      module.options.narrow_threads == options_.narrow_threads,
                  "a module's blocks are those that were asked for");
-  if (module.fields.size() > most_fields)
-    user_error(
-        "neuron '", plan_.neuron, "': a CUDA kernel takes ", most_fields,
-        " numbers at most, but this one has ", plan_.buffers.size(), " buffers that need ",
-        module.fields.size(), "; about ", plan_.buffers.size() * most_fields / module.fields.size(),
-        " inputs, states, outputs, parameters and saved values can be had: use fewer, or target \"cpu\"");
+  if (const std::string why = cuda_too_many_fields(plan_, module); !why.empty())
+    user_error("neuron '", plan_.neuron, "': ", why);
   found = std::make_unique<Variant>(cuda_, store_, module);
   return *found;
 }
@@ -186,7 +180,7 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   check_buffers(plan_, run);
   if (run.elements == 0) return;
   const Variant& found = variant(run);
-  std::array<std::uint64_t, most_fields> record;
+  std::array<std::uint64_t, cuda_most_fields> record;
   for (std::size_t i = 0; i < found.fields.size(); ++i)
     record[i] = field_of(found.fields[i], plan_, run, partial_sums);
   void* parameters[] = {record.data()};

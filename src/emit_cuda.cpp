@@ -246,6 +246,15 @@ CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const C
   return ModuleEmitter(CudaScope(plan, present, options)).emit();
 }
 
+std::string cuda_too_many_fields(const Plan& plan, const CudaModule& module) {
+  const std::size_t buffers = plan.buffers.size(), fields = module.fields.size();
+  if (fields <= cuda_most_fields) return "";
+  return join(
+      "a CUDA kernel takes ", cuda_most_fields, " numbers at most, but this one has ", buffers,
+      " buffers that need ", fields, "; about ", buffers * cuda_most_fields / fields,
+      " inputs, states, outputs, parameters and saved values can be had: use fewer, or target \"cpu\"");
+}
+
 std::vector<const char*> cuda_compile_options_of(int nvrtc_major, int nvrtc_minor) {
   std::vector<const char*> options(std::begin(cuda_compile_options), std::end(cuda_compile_options));
   // Leaves out declarations that no kernel uses, whose reading takes time for each text.

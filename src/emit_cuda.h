@@ -86,6 +86,11 @@ struct CudaModule {
 /// narrow_threads): the tree of reduce.h over the block, elements beyond the last counting as -0.
 CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const CudaOptions& options);
 
+/// A kernel takes so many numbers, each of which its module has as a field.
+inline constexpr std::size_t cuda_most_fields = 4096 / sizeof(std::uint64_t);
+/// Why a module's kernels cannot run: they take more; "" where they can.
+std::string cuda_too_many_fields(const Plan& plan, const CudaModule& module);
+
 /// The kernels that finish parameter gradients; they know no plan.
 ///   flexsn_reduce_f32, _f64 (from, to, long long outer, long long n, long long inner): `from` is
 ///     [outer, n, inner]; `to` is [outer, ceil(n / cuda_reduce_block), inner]: aligned blocks of the middle

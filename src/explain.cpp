@@ -80,6 +80,7 @@ class Explainer {
     find_shape();
     places_.resize(step_.arguments.size());
     for (const auto& [name, shape] : options.param_shapes) place_param(name, shape);
+    for (const auto& [name, entries] : options.entries_at_once) check_entries(name, entries);
     if (!options.given_states)
       for (const Argument& argument : step_.arguments)
         if (argument.role == Role::state) layout_[argument.name] = Map::scalar;
@@ -129,6 +130,16 @@ class Explainer {
     if (__builtin_mul_overflow(options_.steps, out_.elements, &bytes) ||
         __builtin_mul_overflow(bytes, widest, &bytes))
       fail(options_.steps, " steps of ", out_.elements, " elements are too many to count their bytes");
+  }
+
+  void check_entries(const std::string& name, int entries) const {
+    std::vector<std::string> names;
+    for (const Argument& argument : step_.arguments)
+      if (argument.role == Role::input || argument.role == Role::state) names.push_back(argument.name);
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail("there is no input or state '", name, "' whose entries are loaded", did_you_mean(name, names));
+    if (entries != 1 && entries != 2 && entries != 4)
+      fail("1, 2 or 4 entries of '", name, "' can be loaded at once, found ", entries);
   }
 
   void place_param(const std::string& name, const Shape& given) {
@@ -297,7 +308,7 @@ class Explainer {
                                 .shape = row,
                                 .row_stride = elements_of(row)});
     }
-    const bool wide = why_narrow(cuda_shape_to_run(backward)).empty();
+    const bool wide = why_narrow(cuda_shape_to_run(backward), backward).empty();
     const std::vector<CudaSums> sums = cuda_sums(backward, gradients, options_.steps, wide);
     Traffic& kernel = out_.training.back();
     for (std::size_t i = 0; i < sums.size(); ++i)
@@ -459,12 +470,15 @@ class Explainer {
     const double instructions_a_byte = known ? device().instructions_a_byte : h200.instructions_a_byte;
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
-    const std::string narrow = why_narrow(shape);
+    const std::string narrow = why_narrow(shape, plan);
     if (!narrow.empty()) {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
     }
-    const std::vector<GpuEntry> compiled = present ? compiled_entries(plan) : std::vector<GpuEntry>{};
+    const std::vector<bool> all(plan.buffers.size(), true);
+    const std::string refused = cuda_too_many_fields(plan, emit_cuda(plan, all, cut));
+    const bool is_compiled = present && refused.empty();
+    const std::vector<GpuEntry> compiled = is_compiled ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
       if (entry.entry == cuda_narrow && !entry.again.empty()) cut.early = false;
     const GpuKernel gpu{.kernel = kernel.kernel,
@@ -476,8 +490,13 @@ class Explainer {
                         .instructions = shape.instructions,
                         .bytes = bytes,
                         .most_instructions = instructions_a_byte * bytes,
-                        .compiled = compiled};
+                        .compiled = compiled,
+                        .refused = refused};
     out_.gpu.push_back(gpu);
+    if (!refused.empty()) {
+      gpu_ += join("  ", gpu.kernel, ": cannot run: ", refused, "\n");
+      return;
+    }
     gpu_ += join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
                  narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
                  " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
@@ -525,7 +544,7 @@ class Explainer {
   }
 
   /// Why the narrow entry runs; "" where the wide one does.
-  std::string why_narrow(const CudaShape& shape) const {
+  std::string why_narrow(const CudaShape& shape, const Plan& plan) const {
     const CudaOptions& cut = shape.options;
     if (shape.entry == CudaEntry::narrow) return "the narrow entry is asked for";
     if (cut.vector > 1 && out_.elements % cut.vector != 0)
@@ -533,6 +552,14 @@ class Explainer {
     const bool by_size = shape.entry == CudaEntry::automatic;
     if (by_size && !fills_device(cut, out_.elements, device().multiprocessors))
       return "there would be few blocks";
+    for (const Buffer& buffer : plan.buffers) {
+      if (buffer.map != Map::element) continue;
+      if (buffer.holds != Holds::input && buffer.holds != Holds::first_state) continue;
+      const std::string& name = step_.arguments[buffer.index].name;
+      const auto found = options_.entries_at_once.find(name);
+      if (found != options_.entries_at_once.end() && found->second < cut.vector)
+        return join("rows of ", name, " start where no ", cut.vector, " can be loaded at once");
+    }
     return "";
   }
 

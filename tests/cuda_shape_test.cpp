@@ -263,6 +263,50 @@ TEST(CudaExplained, SumsOfGradientsAreThoseOfAGpu) {
   EXPECT_EQ(full.training[1].written, 8 * 4000 + 4000);
 }
 
+TEST(CudaExplained, RowsThatLieOddlyAreLoadedOneByOne) {
+  const auto first_line = [](std::map<std::string, int> entries, Mem type = Mem::f32) {
+    ExplainOptions options{.elements = 1 << 20, .entries_at_once = std::move(entries), .given_states = true};
+    options.training.costs = cost_model_named("gpu");
+    options.training.type = type;
+    const std::string text = explain(neuron_named("lif"), options).text;
+    const std::size_t at = text.find("inference_final_state: ", text.find("on a GPU")) + 23;
+    return text.substr(at, text.find(", 8 steps", at) - at);
+  };
+  EXPECT_EQ(first_line({}), "2 elements a thread");
+  EXPECT_EQ(first_line({{"x", 2}}), "2 elements a thread");
+  EXPECT_EQ(first_line({{"x", 1}}), "1 element a thread (rows of x start where no 2 can be loaded at once)");
+  EXPECT_EQ(first_line({{"v", 1}}), "1 element a thread (rows of v start where no 2 can be loaded at once)");
+  EXPECT_EQ(first_line({{"x", 2}}, Mem::f16),
+            "1 element a thread (rows of x start where no 4 can be loaded at once)");
+  for (const auto& [entries, why] :
+       {std::pair(std::map<std::string, int>{{"y", 1}}, "there is no input or state 'y'"),
+        {std::map<std::string, int>{{"x", 3}}, "1, 2 or 4 entries of 'x' can be loaded at once, found 3"}}) {
+    try {
+      first_line(entries);
+      ADD_FAILURE() << why;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(CudaExplained, AKernelOfTooManyBuffersIsSaidToBeRefused) {
+  const Neuron many = neuron("many", [](Step& s) {
+    auto sum = s.input("x");
+    for (int i = 0; i < 300; ++i) sum = sum + s.input(join("x", i));
+    s.output("y", sum);
+  });
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  const Explanation found = explain(many, options);
+  ASSERT_FALSE(found.gpu.empty());
+  EXPECT_EQ(
+      found.gpu[0].refused.find("a CUDA kernel takes 512 numbers at most, but this one has 302 buffers"), 0u)
+      << found.gpu[0].refused;
+  EXPECT_NE(found.text.find("inference_final_state: cannot run: a CUDA kernel takes"), std::string::npos);
+  EXPECT_EQ(explain(neuron_named("lif"), options).gpu[0].refused, "");
+}
+
 TEST(CudaShape, APersonMayAskForAnother) {
   const auto asked = [](std::string_view text) { return cuda_shape_asked(text, {}); };
   EXPECT_EQ(asked("").options, CudaOptions{});
@@ -279,6 +323,14 @@ TEST(CudaShape, APersonMayAskForAnother) {
   EXPECT_EQ(asked("entry=wide").options, CudaOptions{}) << "what spills is compiled in other ways";
   EXPECT_EQ(asked("entry=wide,unroll=2").entry, CudaEntry::wide);
   EXPECT_EQ(asked("entry=wide,unroll=2").options.unroll, 2);
+  for (const char* twice : {"entry=wide,entry=narrow", "threads=64,vector=2,threads=128"}) {
+    try {
+      asked(twice);
+      ADD_FAILURE() << twice << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("FLEXSN_CUDA_SHAPE says twice what '"), std::string::npos);
+    }
+  }
   for (const char* wrong :
        {"vector=3", "vector=8", "threads=16", "unroll=128", "width=2", "vector=", "vector", "vector=2x", ",",
         "unroll=-1", "vector=2,", "threads=0", "resident_threads=", "entry=automatic", "entry="}) {
@@ -295,11 +347,3 @@ TEST(CudaShape, APersonMayAskForAnother) {
 
 }  // namespace
 }  // namespace flexsn::test
-  for (const char* twice : {"entry=wide,entry=narrow", "threads=64,vector=2,threads=128"}) {
-    try {
-      asked(twice);
-      ADD_FAILURE() << twice << " was taken";
-    } catch (const UserError& error) {
-      EXPECT_NE(std::string(error.what()).find("FLEXSN_CUDA_SHAPE says twice what '"), std::string::npos);
-    }
-  }

@@ -98,8 +98,8 @@ Kind kind_named(const std::string& kind) {
                        {"backward", Kind::backward}});
 }
 
-/// A stage of the pipeline, or the code of a kernel. No kind: the plans of training.
-std::string show_text(const std::string& text, const std::string& stage, const std::string& kind) {
+/// A stage of the pipeline, or the code of a kernel. No kind: the plans of training. `gpu`: as a GPU runs it.
+std::string show_text(const std::string& text, const std::string& stage, const std::string& kind, bool gpu) {
   return guarded([&] {
     const Neuron neuron = read_neuron(text);
     if (stage == "llvm") return emit(neuron, kind_named(kind), Listing::llvm);
@@ -113,6 +113,7 @@ std::string show_text(const std::string& text, const std::string& stage, const s
                                    {"backward", Stage::backward},
                                    {"plan", Stage::plan}});
     if (!kind.empty()) options.kind = kind_named(kind);
+    if (gpu) options.training.costs = cost_model_named("gpu");
     if (options.stage >= Stage::joint) return show(neuron, options);
     // What torch traced has its gradients in the same graph.
     return show(Neuron(forward_of(neuron.graph())), options);
@@ -143,7 +144,7 @@ std::string triton_function(const std::string& text, const std::string& name, co
 std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
     const std::string& text, std::int64_t steps, const std::vector<std::int64_t>& shape,
     const std::vector<std::vector<std::int64_t>>& param_shapes, bool given_states, bool sequences,
-    const std::vector<std::int64_t>& wanted, bool gpu) {
+    const std::vector<std::int64_t>& wanted, bool gpu, const std::vector<std::int64_t>& entries_at_once) {
   return guarded([&] {
     const NeuronHandle held = neuron_of(text);
     const TorchNeuron& known = *held;
@@ -158,6 +159,13 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
                  param_shapes.size());
     for (std::size_t i = 0; i < param_shapes.size(); ++i)
       options.param_shapes[known.graph().arguments[known.params()[i]].name] = param_shapes[i];
+    if (entries_at_once.size() > known.inputs().size() + known.states().size())
+      user_error("flexsn: expected how ", known.inputs().size(), " inputs and ", known.states().size(),
+                 " states lie at most, found ", entries_at_once.size());
+    for (std::size_t i = 0; i < entries_at_once.size(); ++i) {
+      const int argument = known.arguments()[i];
+      options.entries_at_once[known.graph().arguments[argument].name] = static_cast<int>(entries_at_once[i]);
+    }
     for (std::int64_t place : wanted) {
       if (place < 0 || static_cast<std::size_t>(place) >= known.arguments().size())
         user_error("flexsn: there is no argument ", place, " to take a gradient of; there are ",
@@ -311,13 +319,13 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
   m.def("signature(str neuron) -> (str[], str[], str[], str[])", &flexsn::signature);
   m.def("named(str neuron, str name, str[] arguments, str[] outputs, int[] places, str[] locals) -> str",
         &flexsn::named);
-  m.def("show(str neuron, str stage, str kind) -> str", &flexsn::show_text);
+  m.def("show(str neuron, str stage, str kind, bool gpu=False) -> str", &flexsn::show_text);
   m.def("triton_function(str neuron, str name, str[] arguments) -> str", &flexsn::triton_function);
   m.def("export(str neuron, str format, str kind, bool sequences, bool defaults=True) -> str",
         &flexsn::export_text);
   m.def(
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
-      "int[] wanted, bool gpu=False) -> (str, str, Dict(str, float), str[], str[])",
+      "int[] wanted, bool gpu=False, int[] entries_at_once=[]) -> (str, str, Dict(str, float), str[], str[])",
       &flexsn::explain_text);
   m.def("check(str neuron, int seed) -> (str[], bool[], str[], bool[])", &flexsn::check_text);
   m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);

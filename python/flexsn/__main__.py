@@ -67,6 +67,9 @@ def _arguments() -> argparse.ArgumentParser:
             "--dtype", type=_dtypes, metavar="TYPES",
             help=f"of inputs: {', '.join(_SHORT)}, or one for each with commas between them",
         )  # fmt: skip
+        if name != "export":
+            what = "whose kernels are meant" if name in ("explain", "show") else "on which it runs"
+            command.add_argument("--device", type=_device, metavar="cpu|cuda", help=what)
         command.add_argument("--json", action="store_true", help="print fields for programs")
         if name == "bench":
             command.add_argument(
@@ -96,6 +99,13 @@ def _shape(text: str) -> tuple[int, ...]:
     if any(size < 0 for size in shape):
         raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, found {text!r}")
     return shape
+
+
+def _device(text: str) -> torch.device:
+    kind, _, number = text.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise argparse.ArgumentTypeError(f"must be cpu, cuda or such as cuda:1, found {text!r}")
+    return torch.device(text)
 
 
 _SHORT = [name for name in DTYPES if len(name) < 5]
@@ -196,6 +206,8 @@ def _near(name: str, holder: Any, module: types.ModuleType) -> str:
 
 def _options(core: Any, given: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"shape": given.shape, "dtype": given.dtype}
+    if given.command != "export":
+        options["device"] = given.device
     if isinstance(core, (FlexSN, FlexSNKernel, LibraryNeuron)):
         if given.states is not None or given.inputs is not None or given.param:
             raise _WrongUse(
@@ -235,6 +247,10 @@ def _format(given: argparse.Namespace) -> str:
 def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
     """The text of a command, its fields, the exit status."""
     core = _load(given.core)
+    if given.command in ("bench", "check") and given.device is not None:
+        if given.device.type == "cuda" and not torch.cuda.is_available():
+            raise _WrongUse(f"there is no {given.device} that torch can see; leave out --device")
+        core = core.to(given.device) if isinstance(core, torch.nn.Module) else core
     options = _options(core, given)
     if given.command == "show":
         text = show(core, given.stage, kind=given.kind, **options)

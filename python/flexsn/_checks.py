@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._reach import device_of
 from ._torch import has_memory, has_own_functions, run_without_data
 from ._unchanged import Unchanged
 from .eager import checked_results, in_words
@@ -136,7 +137,7 @@ def check_scan(
         raise ValueError(f"{owner}: a fused sequence needs at least one input, whose leading dim is time")
     expected = counts.inputs + counts.states
     if example_inputs is None:
-        examples = [torch.zeros(1) for _ in range(expected)]
+        examples = [torch.zeros(1, device=_device_of(core, static)) for _ in range(expected)]
     else:
         examples = _checked_examples(owner, example_inputs, expected)
     results = _one_step(owner, core, counts, examples, static, invented=example_inputs is None)
@@ -151,6 +152,13 @@ def check_scan(
                 f"{_in_words(like)}, found {_in_words(template)}"
             )
     return counts
+
+
+def _device_of(core: Callable[..., Any], static: Sequence[Any]) -> torch.device | None:
+    try:
+        return device_of(core, static)
+    except ValueError:  # the first call will tell
+        return None
 
 
 def check_dense(role: str, tensors: Sequence[Tensor]) -> None:

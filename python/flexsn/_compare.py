@@ -136,7 +136,7 @@ class _Trial:
             row = [x[t : t + 1] for x in self.inputs]
             fused, eager = self._kernel(row, before[t]), self._eager(row, before[t])
             wrong = [_differs(a[0], b[0], self.rounding) for a, b in zip(fused, eager)]
-            nowhere = torch.zeros(row[0].shape[1:], dtype=torch.bool)
+            nowhere = torch.zeros_like(row[0][0], dtype=torch.bool)
             flipped.append(torch.stack([nowhere, *wrong]).any(0))
             for place in flipped[t].nonzero()[:_MOST_LOOKED_AT].tolist():
                 distance = self._nearest(t, tuple(place), before)
@@ -226,13 +226,15 @@ class _Trial:
         leaves = [t.requires_grad_() for t in given if t.is_floating_point()]
         with torch.enable_grad():
             results = function(given[: len(inputs)], given[len(inputs) :])
-            total = torch.zeros((), dtype=torch.float64)
+            total = torch.zeros((), dtype=torch.float64, device=left_out.device)
             for place, result in enumerate(results):
                 if result.grad_fn is None:
                     continue
                 if place not in weights:
-                    drawn = torch.randn(result.shape, generator=self.generator, dtype=torch.float64)
-                    weights[place] = drawn.masked_fill(left_out, 0.0)
+                    drawn = torch.randn(
+                        result.shape, generator=self.generator, dtype=torch.float64, device="cpu"
+                    )
+                    weights[place] = drawn.to(left_out.device).masked_fill(left_out, 0.0)
                 total = total + (result.double() * weights[place]).sum()
             wanted = leaves + self._sources()[0]
             if total.grad_fn is None:

@@ -33,7 +33,7 @@ def names_of_values(
     The core is called on random steps. What cannot be found has no name; nothing depends on names.
     """
     code = _code_of(core)
-    step = inputs[0].shape[1:]
+    step, device = inputs[0].shape[1:], inputs[0].device
     if code is None or 0 in step:
         return [], []
     generator = torch.Generator().manual_seed(0)
@@ -46,7 +46,7 @@ def names_of_values(
         for _ in range(rounds):
             given = [_spread(random_values(step, dtype, generator), generator) for dtype in dtypes]
             with torch.no_grad():
-                variables = _variables(core, code, [*given, *static], step)
+                variables = _variables(core, code, [*(each.to(device) for each in given), *static], step)
             if values and variables.keys() != values.keys():
                 return [], []
             arguments = [*(each.reshape(-1) for each in given), *rows]
@@ -55,7 +55,7 @@ def names_of_values(
                 for place, kind, result in zip(*computed):
                     found.setdefault((place, kind), []).append(result)
                 for key, variable in variables.items():
-                    values.setdefault(key, []).append(float(variable.detach().reshape(-1)[element]))
+                    values.setdefault(key, []).append(float(variable.reshape(-1)[element]))
     except Exception:  # a core may not take these numbers; tracing has said what is wrong with it, if anything
         return [], []
     named: dict[int, str] = {}
@@ -67,19 +67,21 @@ def names_of_values(
 
 
 def random_values(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Values that a step may meet: numbers around zero, small counts, both truths."""
+    """Values that a step may meet: numbers around zero, small counts, both truths. They are on the CPU."""
     if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
+        return torch.rand(shape, generator=generator, device="cpu") < 0.5
     if not dtype.is_floating_point:
-        return torch.randint(0, 4, shape, generator=generator, dtype=torch.int64).to(dtype)
-    return (torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(2)).to(dtype)
+        return torch.randint(0, 4, shape, generator=generator, dtype=torch.int64, device="cpu").to(dtype)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return (drawn * math.sqrt(2)).to(dtype)
 
 
 def _spread(values: Tensor, generator: torch.Generator) -> Tensor:
     """Numbers of many sizes, so that what differs only beyond a limit does so here."""
     if not values.dtype.is_floating_point:
         return values
-    return values * (10.0 ** (torch.rand(values.shape, generator=generator) * 5 - 2)).to(values.dtype)
+    drawn = torch.rand(values.shape, generator=generator, device="cpu")
+    return values * (10.0 ** (drawn * 5 - 2)).to(values.dtype)
 
 
 def _code_of(core: Callable[..., Any]) -> types.CodeType | None:
@@ -106,7 +108,7 @@ def _variables(
     finally:
         sys.setprofile(before)
     return {
-        (name, _TYPES.get(value.dtype, "f32")): value
+        (name, _TYPES.get(value.dtype, "f32")): value.detach().cpu()
         for name, value in last.items()
         if isinstance(value, Tensor) and value.shape == step and name.isascii() and not name.startswith("_")
     }

@@ -25,7 +25,7 @@ import reprlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ from ._guards import Guards, is_unchanged
 from ._recording import TraceError
 from ._values import CODE, Same, code_value, constant_value, plain_value
 
-__all__ = ["DEFAULT_DTYPE", "HOOKS", "Place", "Reach", "Route", "describe", "follow", "source_of"]
+__all__ = ["DEFAULT_DTYPE", "HOOKS", "Place", "Reach", "Route", "describe", "device_of", "follow", "source_of"]
 
 
 #: Steps from a core to a value: ("attr", name), ("item", key), ("cell", index) or ("global", name).
@@ -160,6 +160,14 @@ class Reach:
         for cell, value in self.guards.cells:
             if cell_content(cell) is not value:
                 cell.cell_contents = value
+
+
+def device_of(core: Callable[..., Any], beside: Iterable[Any] = ()) -> torch.device:
+    """Where the tensors are that a core reaches, and those beside it: single numbers may stay on the CPU."""
+    tensors = [*(place.get() for place in Reach(core).tensors), *beside]
+    found = [value.device for value in tensors if isinstance(value, Tensor)]
+    first = found[0] if found else torch.get_default_device()
+    return next((device for device in found if device.type != "cpu"), first)
 
 
 def describe(core: Callable[..., Any]) -> str:

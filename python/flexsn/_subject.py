@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ._library import ops
 from ._locals import names_of_values
-from ._reach import describe
+from ._reach import describe, device_of
 from ._trace import Trace, run_program
 from .fused import Fused
 from .neuron import FlexSN, FlexSNKernel
@@ -57,6 +57,10 @@ class Subject:
     def keeps_sequences(self) -> bool:
         """Does its module keep the states of all steps?"""
         return self.module is not None and self.module.store_state_seqs
+
+    def device(self) -> torch.device:
+        """Where its tensors are, and so its inputs."""
+        return device_of(self.core, (*(self.held_states() or ()), *self.static))
 
     def held_states(self) -> list[Tensor] | None:
         """The states that its module carries from call to call."""
@@ -130,6 +134,9 @@ class LibrarySubject(Subject):
     @property
     def keeps_sequences(self) -> bool:
         return self.neuron.store_v_seq
+
+    def device(self) -> torch.device:
+        return device_of(self.core, (*(self.held_states() or ()), *self.neuron.parameters()))
 
     def held_states(self) -> list[Tensor] | None:
         names = self.names[self.num_inputs : self.num_inputs + self.num_states]
@@ -260,7 +267,8 @@ def told_states(
     if taken > 1:
         try:
             with torch.no_grad():
-                found = core(*[torch.zeros(tuple(shape or (1,))) for _ in range(taken)], *params)
+                sizes, device = tuple(shape or (1,)), device_of(core, params)
+                found = core(*[torch.zeros(sizes, device=device) for _ in range(taken)], *params)
             results = len(found) if isinstance(found, (tuple, list)) else 1
             told += f" and {results} result{'s' if results > 1 else ''}"
         except Exception as error:
@@ -289,7 +297,7 @@ class Parameter:
 class Traced:
     """A subject, traced for one kind of arguments, with names for people.
 
-    captured, sources: the tensors that parameters are made from, and where the core finds them. values,
+    device: of the inputs. captured, sources: the tensors that parameters are made from, and where the core finds them. values,
     parameters: the tensors that the kernel gets, and what is known of them. outside: how those are made.
     """
 
@@ -304,6 +312,7 @@ class Traced:
         """`tensors`: those that there are, of which the trace takes some; all that a known neuron has."""
         self.subject = subject
         self.trace = trace
+        self.device = inputs[0].device
         taken = range(len(tensors)) if described is not None else trace.captured
         self.sources = [tensors[i][0] for i in taken]
         self.captured = [tensors[i][1] for i in taken]

@@ -48,6 +48,7 @@ class BenchReport:
     T: int
     shape: tuple[int, ...]
     dtype: str
+    device: str
     milliseconds: dict[str, dict[str, float]]
     """By "inference" and "training": of each way."""
     left_out: dict[str, str]
@@ -86,13 +87,14 @@ def bench(
     num_states: int | None = None,
     num_inputs: int | None = None,
     params: Sequence[Any] = (),
+    device: torch.device | str | None = None,
     seconds: float = 1.0,
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> BenchReport:
     """Times inference and training of a neuron, ours beside others that do the same work.
 
-    neuron and what belongs to it: as for `flexsn.check`. vs: of eager, compile and spikingjelly. seconds: of
+    neuron, device and what belongs to them: as for `flexsn.check`. vs: of eager, compile and spikingjelly. seconds: of
     measuring for each way and kind of work, in turns. Nothing is timed before all ways gave results that are
     equal to rounding; where they are not, an error says where they differ.
     """
@@ -109,7 +111,8 @@ def bench(
         raise ValueError(f"{asker}: T and shape must be at least 1, found T={T} and shape={tuple(shape)}")
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{asker}: seconds must be a finite number of at least 0, found {seconds}")
-    race = _Race(neuron, subject, [name for name in OTHERS if name in vs], progress)
+    device = subject.device() if device is None else torch.device(device)
+    race = _Race(neuron, subject, [name for name in OTHERS if name in vs], device, progress)
     return race.run(T, tuple(shape), dtype, seconds, seed)
 
 
@@ -117,9 +120,14 @@ class _Race:
     """The ways that are measured together."""
 
     def __init__(
-        self, neuron: Any, subject: Subject, others: Sequence[str], progress: Callable[[str], None]
+        self,
+        neuron: Any,
+        subject: Subject,
+        others: Sequence[str],
+        device: torch.device,
+        progress: Callable[[str], None],
     ) -> None:
-        self.neuron, self.subject, self.progress = neuron, subject, progress
+        self.neuron, self.subject, self.device, self.progress = neuron, subject, device, progress
         self.left_out: dict[str, str] = {}
         self.ways: dict[str, Way] = {OURS: self._fused(), "eager": self._loop}
         if "compile" in others:
@@ -224,7 +232,8 @@ class _Race:
     ) -> BenchReport:
         generator = torch.Generator().manual_seed(seed)
         count = 1 if isinstance(self.subject, LibrarySubject) else self.subject.num_inputs
-        inputs = [torch.randn(T, *shape, generator=generator) + 0.5 for _ in range(count)]
+        drawn = [torch.randn(T, *shape, generator=generator, device="cpu") + 0.5 for _ in range(count)]
+        inputs = [x.to(self.device) for x in drawn]
         # A half type is rounded after each op by some ways only, so there single precision is compared.
         exact = dtype if dtype in _ROUNDING else torch.float32
         traced = self.subject.traced(self.subject.completed([x.to(exact) for x in inputs]), None)
@@ -240,7 +249,9 @@ class _Race:
         found = {kind: self._measure(kind, inputs, seconds) for kind in kinds}
         threads = torch.get_num_threads()
         name = str(dtype).removeprefix("torch.")
-        report = BenchReport(self.subject.name, T, shape, name, found, self.left_out, threads)
+        report = BenchReport(
+            self.subject.name, T, shape, name, str(self.device), found, self.left_out, threads
+        )
         report.text = _table(report)
         return report
 
@@ -270,7 +281,7 @@ class _Race:
         key = tuple((r.shape, r.dtype) for r in results)
         if getattr(self, "_arriving_for", None) != key:
             generator = torch.Generator().manual_seed(1)
-            self._gradients = [torch.randn(r.shape, generator=generator).to(r) for r in results]
+            self._gradients = [torch.randn(r.shape, generator=generator, device="cpu").to(r) for r in results]
             self._arriving_for = key
         return self._gradients
 
@@ -304,15 +315,21 @@ class _Race:
         for name in self.measured:
             self.progress(f"{kind}: {name}, warming up")
             for _ in range(2):
-                self._once(self.ways[name], kind, inputs)
+                self._timed(name, kind, inputs)
         self.progress(f"{kind}: measuring")
         end = time.perf_counter() + seconds * len(self.measured)
         while time.perf_counter() < end or len(times[OURS]) < 3:
             for name in self.measured:
-                start = time.perf_counter()
-                self._once(self.ways[name], kind, inputs)
-                times[name].append(time.perf_counter() - start)
+                times[name].append(self._timed(name, kind, inputs))
         return {name: statistics.median(values) * 1e3 for name, values in times.items()}
+
+    def _timed(self, name: str, kind: str, inputs: Sequence[Tensor]) -> float:
+        """Seconds of one call, to the end of what it queued on a GPU."""
+        start = time.perf_counter()
+        self._once(self.ways[name], kind, inputs)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
 
 
 def _as_list(found: Any) -> list[Tensor]:
@@ -419,10 +436,8 @@ def side_by_side(rows: dict[str, dict[str, float]], labels: Sequence[str], of: s
 
 def _table(report: BenchReport) -> str:
     labels = list(next(iter(report.milliseconds.values())))
-    head = (
-        f"{report.neuron}, T = {report.T}, steps of shape {list(report.shape)}, {report.dtype}, "
-        f"{report.threads} threads of torch\n"
-    )
+    where = f"{report.threads} threads of torch" if report.device == "cpu" else f"on {report.device}"
+    head = f"{report.neuron}, T = {report.T}, steps of shape {list(report.shape)}, {report.dtype}, {where}\n"
     notes = "".join(f"left out: {what}: {why}\n" for what, why in report.left_out.items())
     foot = f"medians; x: times as long as {OURS}\n" if len(labels) > 1 else "medians\n"
     return head + side_by_side(report.milliseconds, labels) + foot + notes

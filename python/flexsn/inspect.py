@@ -58,9 +58,15 @@ def _example_arguments(
     states: Sequence[Tensor] | None,
     usual: tuple[int, tuple[int, ...]],
     asker: str,
+    device: torch.device | str | None = None,
 ) -> tuple[list[Tensor], list[Tensor] | None, int, bool]:
-    """Inputs to trace with, states, T, and whether the inputs are the caller's."""
+    """Inputs to trace with, states, T, and whether the inputs are the caller's.
+
+    device: where the inputs are to be, by default where the tensors of the subject are.
+    """
     if inputs is not None:
+        if device is not None:
+            raise ValueError(f"{asker}: inputs are on a device already; leave device out")
         if T is not None or shape is not None or dtype is not None:
             raise ValueError(f"{asker}: inputs have T, shape and dtype in them; leave those out")
         inputs = subject.completed([inputs] if isinstance(inputs, Tensor) else inputs)
@@ -77,7 +83,10 @@ def _example_arguments(
             f"together, found T={T} and shape={tuple(shape)}"
         )
     # No memory is needed to know what would run.
-    rows = [torch.zeros((), dtype=d).expand(T, *shape) for d in _dtypes_of_inputs(subject, dtype, asker)]
+    if device is None:
+        device = states[0].device if states else subject.device()
+    dtypes = _dtypes_of_inputs(subject, dtype, asker)
+    rows = [torch.zeros((), dtype=d, device=device).expand(T, *shape) for d in dtypes]
     return rows, None if states is None else list(states), T, False
 
 
@@ -164,9 +173,7 @@ def explain(
     kernels are meant; by default that of the inputs. There need be no GPU to ask about one.
     """
     asker = "flexsn.explain"
-    kind = None if device is None else torch.device(device).type
-    if kind not in (None, "cpu", "cuda"):
-        raise ValueError(f'{asker}: device must be "cpu" or "cuda", found {device}')
+    kind = _kind_of(device, asker)
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (16, (1 << 20,))
     examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
@@ -184,7 +191,7 @@ def explain(
     shapes = [list(parameter.shape) for parameter in traced.parameters]
     text, untrainable, numbers, saved, recomputed = ops.explain(
         traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted),
-        (kind or examples[0].device.type) == "cuda",
+        (kind or traced.device.type) == "cuda", _entries_at_once(traced, examples if given else [], states),
     )  # fmt: skip
     suffix = "" if sequences else "_final_state"
     operators = {"inference": (f"flexsn::inference{suffix}",)}
@@ -197,6 +204,35 @@ def explain(
     )  # fmt: skip
     found.text = text + "\n" + _in_pytorch(found, subject, given)
     return found
+
+
+def _kind_of(device: torch.device | str | None, asker: str) -> str | None:
+    """Whose kernels are meant; None: those of where the inputs are."""
+    kind = None if device is None else torch.device(device).type
+    if kind not in (None, "cpu", "cuda"):
+        raise ValueError(f'{asker}: device must be "cpu" or "cuda", found {device}')
+    return kind
+
+
+def _entries_at_once(
+    traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
+) -> list[int]:
+    """How many entries of each input, then state, a GPU can load at once where its rows start: 1, 2 or 4."""
+    if not inputs:
+        return []
+    found = []
+    for tensor in inputs:
+        copied = tensor.numel() == 0 or not tensor[0].is_contiguous()
+        found.append(4 if copied else _multiple(tensor, tensor.stride(0) if tensor.shape[0] > 1 else 0))
+    for tensor, dtype in zip(states or (), traced.trace.state_dtypes):
+        copied = tensor.dtype != dtype or not tensor.is_contiguous()
+        found.append(4 if copied else _multiple(tensor, 0))
+    return found
+
+
+def _multiple(tensor: Tensor, stride: int) -> int:
+    """Of how many entries, up to 4, the places are multiples where rows that are so far apart start."""
+    return math.gcd(tensor.data_ptr() // tensor.element_size(), stride, 4)
 
 
 def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> list[str]:
@@ -264,13 +300,14 @@ def show(
     params: Sequence[Any] = (),
     inputs: Sequence[Tensor] | Tensor | None = None,
     states: Sequence[Tensor] | None = None,
+    device: torch.device | str | None = None,
 ) -> str:
     """The text of one stage: "torch" (what was traced), "ir" (the step), "joint" (with its gradients),
     "forward" and "backward" (its halves), "expanded" (in exact ops), "plan", "llvm" or "asm".
 
     kind: of which kernel, for "plan" (by default both of training), "llvm" and "asm" (by default
     "inference_final_state"); one of inference, inference_final_state, forward, backward. What else is given is
-    as for `explain`.
+    as for `explain`; what training saves, and so "forward", "backward" and "plan", depends on the device.
     """
     asker = "flexsn.show"
     if what not in STAGES:
@@ -280,6 +317,11 @@ def show(
     if kind is not None and what not in ("plan", "llvm", "asm"):
         raise ValueError(
             f"{asker}: kind chooses a kernel, for plan, llvm and asm; it means nothing for {what!r}"
+        )
+    whose = _kind_of(device, asker)
+    if whose == "cuda" and what in ("llvm", "asm"):
+        raise ValueError(
+            f'{asker}: {what} is code for the CPU; for a GPU, flexsn.export(neuron, "cuda") gives the text'
         )
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     traced = traced_alone(subject, shape, dtype, inputs, states, asker)
@@ -292,7 +334,8 @@ def show(
         return _listing_in_words(traced.trace.listing)
     if what in ("llvm", "asm") or (what == "plan" and not traced.trace.trainable):
         kind = kind or "inference_final_state"
-    return ops.show(traced.text, "step" if what == "ir" else what, kind or "")
+    gpu = (whose or traced.device.type) == "cuda"
+    return ops.show(traced.text, "step" if what == "ir" else what, kind or "", gpu)
 
 
 def _listing_in_words(listing: str) -> str:
@@ -351,10 +394,12 @@ def check(
     params: Sequence[Any] = (),
     inputs: Sequence[Tensor] | Tensor | None = None,
     states: Sequence[Tensor] | None = None,
+    device: torch.device | str | None = None,
     seed: int = 0,
 ) -> CheckReport:
     """Tries a neuron: the kernels against the eager loop on random data (or on `inputs` and `states`),
-    forward and gradients, and the kernels against the interpreter, bit for bit.
+    forward and gradients, and the kernels against the interpreter, bit for bit. device: where the data is, by
+    default where the neuron's tensors are.
 
     Where kernels and eager loop differ, the report names the first step and element, both values, the states
     there, and how far the values that are compared are from their thresholds.
@@ -362,14 +407,17 @@ def check(
     asker = "flexsn.check"
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (8, (4, 16))
-    examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
+    examples, states, T, given = _example_arguments(
+        subject, T, shape, dtype, inputs, states, usual, asker, device
+    )
     traced = _traced(subject, examples, states, given or shape is not None, asker)
     generator = torch.Generator().manual_seed(seed)
     if not given:
-        examples = [random_values(x.shape, x.dtype, generator) for x in examples]
+        examples = [random_values(x.shape, x.dtype, generator).to(x.device) for x in examples]
     if states is None:
-        step = examples[0].shape[1:]
-        states = [random_values(step, dtype, generator) for dtype in traced.trace.state_dtypes]
+        first = examples[0]
+        dtypes = traced.trace.state_dtypes
+        states = [random_values(first.shape[1:], dtype, generator).to(first.device) for dtype in dtypes]
     beside = subject.comparable()
     if beside is not subject:
         examples = beside.completed(examples)

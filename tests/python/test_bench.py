@@ -88,6 +88,7 @@ def test_kernel_and_eager_loop_are_timed_where_they_do_the_same(neuron: Any, opt
     for times in report.milliseconds.values():
         assert list(times) == ["flexsn", "eager"] and all(time > 0 for time in times.values())
     assert str(report) == report.text and "times as long as flexsn" in report.text
+    assert report.device == "cpu" and f"{report.threads} threads of torch" in report.text
 
 
 def test_a_module_is_left_as_it_was() -> None:

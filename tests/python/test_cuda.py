@@ -410,6 +410,39 @@ def test_tensors_on_several_devices_are_refused():
         flexsn.scan(lif, [x], [torch.zeros(5)])
 
 
+def test_what_lies_on_the_gpu_is_looked_at_there():
+    core = Parameters((), (5,)).cuda()
+    own = flexsn.FlexSN(core, num_states=1)
+    assert own(torch.zeros(0, 3, 5, device="cuda")).shape == (0, 3, 5)  # the first call has no steps
+    for neuron in (own, flexsn.neurons.ParametricLIFNode(step_mode="m").cuda()):
+        found = flexsn.explain(neuron, 8, (3, 5))
+        assert "on a GPU" in found.text and "registers_of_backward_in_flexsn_wide" in found.numbers
+        assert "segments of 8 steps" in flexsn.show(neuron, "plan", shape=(3, 5))
+        report = flexsn.check(neuron, 9, (3, 5))
+        assert report.passed, report.text
+        times = flexsn.bench(neuron, ("eager",), 4, (3, 5), seconds=0.05)
+        assert times.device == "cuda:0" and "on cuda:0" in times.text
+    assert "%h = " in flexsn.show(lif, num_states=1, inputs=torch.randn(4, 5, device="cuda"))
+    x = torch.randn(3, 1 << 20, device="cuda")
+    for rows, elements in ((x, 2), (x[:, 1:-1], 1), (x[:, 2:-2], 2)):
+        found = flexsn.explain(lif, num_states=1, inputs=rows)
+        assert found.numbers["elements_a_thread_of_inference_final_state"] == elements
+
+
+def test_a_default_device_changes_nothing():
+    def core(x, v):
+        return x * torch.full((), 0.4375).exp() + v, v * torch.ones(()) * 0.5
+
+    x = torch.randn(5, 30)
+    expected = flexsn.FlexSN(core, num_states=1)(x)
+    with torch.device("cuda"):
+        module = flexsn.FlexSN(core, num_states=1)
+        for _ in range(2):
+            module.reset()
+            same(module(x.cuda()), expected)
+        assert flexsn.check(core, 5, (30,), num_states=1).passed
+
+
 def test_states_move_with_the_module():
     module = flexsn.FlexSN(lif, num_states=1)
     x = torch.randn(5, 30)

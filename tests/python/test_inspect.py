@@ -146,6 +146,40 @@ def test_explain_speaks_of_a_gpu_where_it_is_asked_to():
         flexsn.explain(plain, num_states=1, device="mps")
 
 
+@pytest.mark.parametrize(
+    ("example", "elements"),
+    [
+        (torch.zeros(8, 1 << 20), 2),
+        (torch.zeros(8, (1 << 20) + 2)[:, 2:], 2),
+        (torch.zeros(8, (1 << 20) + 2)[:, 1:-1], 1),  # it starts at an odd place
+        (torch.zeros(8, (1 << 20) + 1)[:, :-1], 1),  # every other row does
+        (torch.zeros(1, (1 << 20) + 1)[:, :-1], 2),
+        (torch.zeros(8, 1 << 10, 1 << 11)[:, :, ::2], 2),  # a copy is read
+    ],
+)
+def test_explain_knows_where_a_gpu_cannot_load_several_elements_at_once(example: Tensor, elements: int) -> None:
+    found = flexsn.explain(plain, num_states=1, inputs=example, device="cuda")
+    assert found.numbers["elements_a_thread_of_inference_final_state"] == elements
+    why = "(rows of x start where no 2 can be loaded at once)"
+    assert (why in found.text) == (elements == 1)
+
+
+def test_a_module_that_lies_elsewhere_is_looked_at_there() -> None:
+    module = FlexSN(Lif(), num_states=1).to("meta")
+    module(torch.zeros(2, 2, 3, 4, device="meta"))
+    for ask in (flexsn.explain, flexsn.show, functools.partial(flexsn.export, format="fsn")):
+        assert "sigmoid_leak" in str(ask(module, shape=(2, 3, 4)))
+
+
+def test_show_gives_the_plan_of_a_gpu_where_it_is_asked_to() -> None:
+    here, there = (flexsn.show(plain, "plan", num_states=1, device=device) for device in ("cpu", "cuda"))
+    assert "segments of 16 steps" in here and "segments of 8 steps" in there
+    with pytest.raises(ValueError, match=r'llvm is code for the CPU; for a GPU, flexsn.export\(neuron, "cuda"\)'):
+        flexsn.show(plain, "llvm", num_states=1, device="cuda")
+    with pytest.raises(ValueError, match="inputs are on a device already; leave device out"):
+        flexsn.check(plain, num_states=1, inputs=torch.zeros(2, 3), device="cpu")
+
+
 def test_explain_tells_what_the_compiler_made_of_kernels_where_there_is_a_gpu():
     # A driver and a compiler that only say what they were asked.
     fake = str(_library._find().with_name("libflexsn_fake_cuda.so"))

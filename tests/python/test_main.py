@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from flexsn.__main__ import main
 
@@ -119,6 +120,21 @@ def test_states_are_told_where_there_is_one_choice(
     assert "state v : f32" in capsys.readouterr().out
     main(["show", f"{file}:doubled", "--inputs", "1"])
     assert "state u : f32" in capsys.readouterr().out
+
+
+def test_a_device_is_asked_for(file: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", f"{file}:lif", "--device", "cuda"])
+    assert "on a GPU" in capsys.readouterr().out
+    main(["show", f"{file}:neuron", "--stage", "plan", "--device", "cuda:0"])
+    assert "plan forward of lif" in capsys.readouterr().out
+    assert main(["check", f"{file}:neuron", "--device", "cpu", "--T", "3"]) == 0
+    capsys.readouterr()
+    main(["bench", f"{file}:neuron", "--device", "cpu", "--T", "2", "--seconds", "0", "--vs", "eager", "--json"])
+    assert json.loads(capsys.readouterr().out)["device"] == "cpu"
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            main(["bench", f"{file}:neuron", "--device", "cuda"])
+        assert "there is no cuda that torch can see; leave out --device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
