@@ -7,6 +7,7 @@ import logging
 from torch import nn
 
 from .base import (
+    MemoryModule,
     extract_memories,
     has_memories,
     load_memories,
@@ -58,13 +59,21 @@ def reset_net(net: nn.Module) -> None:
             module.reset()
 
 
-def detach_net(net: nn.Module) -> None:
-    """Cuts the states of all modules from the graphs of earlier calls (truncated backpropagation)."""
+def detach_net(net: nn.Module, copy: bool = False) -> None:
+    """Cuts the states of all modules from the graphs of earlier calls (truncated backpropagation).
+
+    copy: flexsn's modules get copies of their states. Calls that run as CUDA graphs (torch.compile with
+    mode="reduce-overhead") need that between them where states are carried on: each writes where the one before
+    left its results.
+    """
     for module in _checked("detach_net", net).modules():
         if _defines(module, "detach"):
             if not has_memories(module):
                 _log.warning("detach_net calls detach() of %s, which has no memories", type(module).__name__)
-            module.detach()
+            if copy and isinstance(module, MemoryModule):
+                module.detach(copy=True)
+            else:
+                module.detach()
 
 
 def set_step_mode(net: nn.Module, step_mode: str) -> None:

@@ -22,7 +22,7 @@ ops = torch.ops.flexsn
 X, V = torch.linspace(-1.0, 2.0, 12).view(4, 3), torch.linspace(0.0, 0.5, 3)
 INTEGERS = torch.zeros(3, dtype=torch.int32)
 META_X, META_V = X.to("meta"), V.to("meta")
-ONE = torch.tensor(1.0)
+ONE = torch.tensor(1.0, device="cpu")
 HERE = "test_bad_use.py:"
 
 
@@ -225,11 +225,11 @@ CALLING = [
         HERE, "it works with tensors of two devices, ", "its inputs are on ",
         "so global META_V must be there too: module.to(", "device=x.device makes a tensor where x is"),
     row("a number that learns on another device", lambda: made(Gained())(META_X), ValueError,
-        "Gained", "two devices, meta and cpu; its inputs are on meta, so module.gain must be there too"),
+        "Gained", f"two devices, meta and {X.device}; its inputs are on meta, so module.gain must be there too"),
     row("a number on another device", lambda: made(lambda x, v: (x * ONE, v))(META_X), RuntimeError,
         "global ONE is on cpu, but input 0 is on meta; move it: module.to('meta') moves a module"),
     row("a state of the library's on another device", lambda: run_after(neurons.LIFNode(step_mode="m"), X, META_X), RuntimeError,
-        "LIFNode: the state v is on cpu, the input is on meta: move the module there, or call reset()"),
+        f"LIFNode: the state v is on {X.device}, the input is on meta: move the module there, or call reset()"),
     row("a step for a sequence", lambda: run_after(made(), X, V), ValueError,
         "state 0", "shape [], ", "reset()"),
     row("no steps and no outputs known", lambda: made(backend="torch")(X[:0]), ValueError,

@@ -9,6 +9,7 @@ from cores import hard, soft, square, two_in_three_states, with_counter
 
 import flexsn
 import torch
+from flexsn.bench import bench
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can see")
@@ -351,6 +352,31 @@ def test_torch_compile_takes_it_whole(mode, layers):
             torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("make", [lambda: flexsn.FlexSN(Parameters((), (32,)), num_states=1), flexsn.neurons.LIFNode])
+@pytest.mark.parametrize("training", [False, True])
+def test_cuda_graphs_of_torch_compile_carry_states_that_were_copied(make, training):
+    net = nn.Sequential(nn.Linear(16, 32), make(), nn.Linear(32, 8)).cuda()
+    flexsn.functional.set_step_mode(net, "m")
+    compiled = torch.compile(net, fullgraph=True, mode="reduce-overhead")
+    parts = torch.randn(6, 4, 10, 16, device="cuda")
+    results = []
+    for way in (net, compiled):
+        flexsn.functional.reset_net(net)
+        found = []
+        for x in parts:
+            net.zero_grad()
+            with torch.set_grad_enabled(training):
+                y = way(x)
+            if training:
+                y.square().sum().backward()
+                found += [p.grad.clone() for p in net.parameters()]
+            found.append(y.detach().clone())
+            flexsn.functional.detach_net(net, copy=True)
+        results.append(found)
+    for eager, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
+
+
 def test_a_reset_may_be_compiled():
     neuron = flexsn.neurons.LIFNode(step_mode="m")
 
@@ -420,7 +446,7 @@ def test_what_lies_on_the_gpu_is_looked_at_there():
         assert "segments of 8 steps" in flexsn.show(neuron, "plan", shape=(3, 5))
         report = flexsn.check(neuron, 9, (3, 5))
         assert report.passed, report.text
-        times = flexsn.bench(neuron, ("eager",), 4, (3, 5), seconds=0.05)
+        times = bench(neuron, ("eager",), 4, (3, 5), seconds=0.05)
         assert times.device == "cuda:0" and "on cuda:0" in times.text
     assert "%h = " in flexsn.show(lif, num_states=1, inputs=torch.randn(4, 5, device="cuda"))
     x = torch.randn(3, 1 << 20, device="cuda")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flexsn import functional
+from flexsn import functional, neurons
 from flexsn.base import MemoryModule
 from flexsn.neuron import FlexSN
 
@@ -74,6 +74,17 @@ def test_detach_net_detaches_states_in_lists():
     assert net[1].states[0].grad_fn is not None
     functional.detach_net(net)
     assert net[1].states[0].grad_fn is None
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_detach_net_copies_states_where_it_is_asked_to(copy):
+    net = nn.Sequential(neuron(), neurons.LIFNode(step_mode="m"))
+    net(torch.randn(3, 4, requires_grad=True))
+    before = [net[0].states[0], net[1].v]
+    functional.detach_net(net, copy=copy)
+    for old, new in zip(before, [net[0].states[0], net[1].v], strict=True):
+        assert old.requires_grad and not new.requires_grad and torch.equal(old, new)
+        assert (new.data_ptr() == old.data_ptr()) == (not copy)
 
 
 def test_detach_net_makes_truncated_backpropagation_possible():
