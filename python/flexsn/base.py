@@ -153,14 +153,10 @@ class MemoryModule(StepModule, nn.Module):
         """Names and values of this module's own memories."""
         yield from self._memories.items()
 
-    def detach(self, copy: bool = False) -> None:
-        """Cuts the memories from the graph that made them. With `copy` their tensors are new ones."""
-
-        def cut(value: Tensor) -> Tensor:
-            return value.detach().clone() if copy else value.detach()
-
+    def detach(self) -> None:
+        """Cuts the memories from the graph that made them."""
         for name, value in self._memories.items():
-            self._memories[name] = map_tensors(cut, value)
+            self._memories[name] = map_tensors(Tensor.detach, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MemoryModule:
         for values in (self._memories, self._memories_rv):

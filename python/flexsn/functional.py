@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from torch import nn
+from torch import Tensor, nn
 
 from .base import (
     MemoryModule,
     extract_memories,
     has_memories,
     load_memories,
+    map_tensors,
     memories,
     named_memories,
     to_functional_forward,
@@ -70,10 +71,10 @@ def detach_net(net: nn.Module, copy: bool = False) -> None:
         if _defines(module, "detach"):
             if not has_memories(module):
                 _log.warning("detach_net calls detach() of %s, which has no memories", type(module).__name__)
-            if copy and isinstance(module, MemoryModule):
-                module.detach(copy=True)
-            else:
-                module.detach()
+            module.detach()
+        if copy and isinstance(module, MemoryModule):
+            for name, value in module._memories.items():
+                module._memories[name] = map_tensors(Tensor.clone, value)
 
 
 def set_step_mode(net: nn.Module, step_mode: str) -> None:

@@ -78,7 +78,11 @@ def test_detach_net_detaches_states_in_lists():
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_detach_net_copies_states_where_it_is_asked_to(copy):
-    net = nn.Sequential(neuron(), neurons.LIFNode(step_mode="m"))
+    class OfItsOwn(neurons.LIFNode):
+        def detach(self):
+            self.v = self.v.detach()
+
+    net = nn.Sequential(neuron(), OfItsOwn(step_mode="m"))
     net(torch.randn(3, 4, requires_grad=True))
     before = [net[0].states[0], net[1].v]
     functional.detach_net(net, copy=copy)
