@@ -236,11 +236,13 @@ def trace(
     return run(_traced, core, inputs, states, captured, static, requires_grad)
 
 
-def _elsewhere(error: OtherDevice, reach: Reach, device: torch.device) -> TraceError:
+def _elsewhere(error: OtherDevice, reach: Reach, static: Sequence[Any], device: torch.device) -> TraceError:
     """The error with the tensors that are to be moved."""
-    places = [place.path for place in reach.tensors if place.get().device != device]
+    tensors = [(place.path, place.get()) for place in reach.tensors]
+    tensors += [(f"static input {i}", t) for i, t in enumerate(static) if isinstance(t, torch.Tensor)]
+    places = [path for path, tensor in tensors if tensor.device != device]
     return TraceError(
-        f"{error.said}; its inputs are on {device}, so {' and '.join(places[:3]) or 'the others'} must be there "
+        f"{error.said}; its inputs are on {device}, so {' and '.join(places[:3]) or 'what it makes'} must be there "
         f"too: module.to({str(device)!r}) moves a module, device=x.device makes a tensor where x is"
     )
 
@@ -284,7 +286,7 @@ def _traced(
                     raise TraceError(f'{untrainable}; mend it, or use backend="torch"') from error
         except OtherDevice as error:
             unchanged.restore()
-            raise _elsewhere(error, unchanged.reach, inputs[0].device) from error
+            raise _elsewhere(error, unchanged.reach, static, inputs[0].device) from error
         except BaseException:  # Ctrl-C too must leave nothing of a trace in the user's objects
             unchanged.restore()
             raise

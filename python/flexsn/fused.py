@@ -499,11 +499,11 @@ class Fused:
         """Raises an error of more words than the operator's, for arguments that are like none of those before."""
         self._check(inputs, states)
         check_dense("parameter", params)
-        device = inputs[0].device
-        for place, param in enumerate(params if self._held is not None else ()):
+        device, held = inputs[0].device, self._held
+        for place, param in enumerate(() if held is None else params):
             if param.device != device:
                 raise RuntimeError(
-                    f"{describe(self.core)}: {_source(self._held, place)} is on {param.device}, but input 0 is on "
+                    f"{describe(self.core)}: {_source(held, place)} is on {param.device}, but input 0 is on "
                     f"{device}; move it: module.to({str(device)!r}) moves a module"
                 )
 

@@ -232,6 +232,16 @@ def test_a_state_can_be_assigned(backend):
 
 
 @both_backends
+def test_a_reset_value_goes_where_the_input_is(backend):
+    module = neurons.LIFNode(step_mode="m", backend=backend)
+    module.set_reset_value("v", torch.full((3,), 0.1))
+    for device in (None, "meta"):
+        module.reset()
+        x = torch.zeros(4, 3, device=device)
+        assert module(x).device == x.device
+
+
+@both_backends
 def test_another_shape_without_a_reset_is_an_error(backend):
     module = neurons.LIFNode(step_mode="m", backend=backend)
     module(torch.zeros(4, 2, 3))

@@ -349,15 +349,21 @@ class LibraryNeuron(MemoryModule):
                     f"{tuple(value.shape)}, the input now has steps of shape {tuple(x_seq.shape[1:])}: call "
                     "reset() before a batch of another shape"
                 )
-            elif value.device != x_seq.device:
+            elif value.device != x_seq.device and not self._is_reset_on(name, value.device):
                 raise RuntimeError(
                     f"{type(self).__name__}: the state {name} is on {value.device}, the input is on "
-                    f"{x_seq.device}: move the module there, or call reset()"
+                    f"{x_seq.device}: move the module there, which takes its states along, or a state that it was "
+                    "given, or call reset()"
                 )
-            elif value.dtype != x_seq.dtype:
+            elif value.dtype != x_seq.dtype or value.device != x_seq.device:
                 value = value.to(x_seq)
             states.append(value)
         return states
+
+    def _is_reset_on(self, name: str, device: torch.device) -> bool:
+        """Whether a reset value lies there: it is of the module's making and goes where the input is."""
+        value = self._memories_rv[name]
+        return isinstance(value, Tensor) and value.device == device
 
     def _run_core(
         self, described: Described, x_seq: Tensor, params: Sequence[Tensor], store: bool
