@@ -135,9 +135,11 @@ class Explainer {
   void check_entries(const std::string& name, int entries) const {
     std::vector<std::string> names;
     for (const Argument& argument : step_.arguments)
-      if (argument.role == Role::input || argument.role == Role::state) names.push_back(argument.name);
+      if (argument.role == Role::input || argument.role == Role::state || argument.role == Role::param)
+        names.push_back(argument.name);
     if (std::find(names.begin(), names.end(), name) == names.end())
-      fail("there is no input or state '", name, "' whose entries are loaded", did_you_mean(name, names));
+      fail("there is no input, state or param '", name, "' whose entries are loaded",
+           did_you_mean(name, names));
     if (entries != 1 && entries != 2 && entries != 4)
       fail("1, 2 or 4 entries of '", name, "' can be loaded at once, found ", entries);
   }
@@ -475,8 +477,9 @@ class Explainer {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
     }
-    const std::vector<bool> all(plan.buffers.size(), true);
-    const std::string refused = cuda_too_many_fields(plan, emit_cuda(plan, all, cut));
+    std::vector<bool> usual;  // buffers of a run to which nothing optional is given
+    for (const Buffer& buffer : plan.buffers) usual.push_back(!buffer.optional);
+    const std::string refused = cuda_too_many_fields(plan, emit_cuda(plan, usual, cut));
     const bool is_compiled = present && refused.empty();
     const std::vector<GpuEntry> compiled = is_compiled ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
@@ -554,7 +557,8 @@ class Explainer {
       return "there would be few blocks";
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.map != Map::element) continue;
-      if (buffer.holds != Holds::input && buffer.holds != Holds::first_state) continue;
+      if (buffer.holds != Holds::input && buffer.holds != Holds::first_state && buffer.holds != Holds::param)
+        continue;
       const std::string& name = step_.arguments[buffer.index].name;
       const auto found = options_.entries_at_once.find(name);
       if (found != options_.entries_at_once.end() && found->second < cut.vector)

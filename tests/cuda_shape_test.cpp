@@ -279,7 +279,7 @@ TEST(CudaExplained, RowsThatLieOddlyAreLoadedOneByOne) {
   EXPECT_EQ(first_line({{"x", 2}}, Mem::f16),
             "1 element a thread (rows of x start where no 4 can be loaded at once)");
   for (const auto& [entries, why] :
-       {std::pair(std::map<std::string, int>{{"y", 1}}, "there is no input or state 'y'"),
+       {std::pair(std::map<std::string, int>{{"y", 1}}, "there is no input, state or param 'y'"),
         {std::map<std::string, int>{{"x", 3}}, "1, 2 or 4 entries of 'x' can be loaded at once, found 3"}}) {
     try {
       first_line(entries);
@@ -305,6 +305,20 @@ TEST(CudaExplained, AKernelOfTooManyBuffersIsSaidToBeRefused) {
       << found.gpu[0].refused;
   EXPECT_NE(found.text.find("inference_final_state: cannot run: a CUDA kernel takes"), std::string::npos);
   EXPECT_EQ(explain(neuron_named("lif"), options).gpu[0].refused, "");
+  // Gradients that arrive at last states are buffers that few runs have.
+  const Neuron nearly = neuron("nearly", [](Step& s) {
+    auto sum = s.input("x");
+    for (int i = 0; i < 120; ++i) sum = sum + s.input(join("x", i));
+    for (int i = 0; i < 60; ++i) {
+      const auto v = s.state(join("v", i));
+      s.next(v, v * 0.5 + sum);
+      sum = sum + v;
+    }
+    s.output("y", sum);
+  });
+  const std::vector<GpuKernel> kernels = explain(nearly, options).gpu;
+  EXPECT_EQ(kernels.back().kernel, "backward");
+  EXPECT_EQ(kernels.back().refused, "");
 }
 
 TEST(CudaShape, APersonMayAskForAnother) {

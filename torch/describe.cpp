@@ -159,9 +159,9 @@ std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
                  param_shapes.size());
     for (std::size_t i = 0; i < param_shapes.size(); ++i)
       options.param_shapes[known.graph().arguments[known.params()[i]].name] = param_shapes[i];
-    if (entries_at_once.size() > known.inputs().size() + known.states().size())
-      user_error("flexsn: expected how ", known.inputs().size(), " inputs and ", known.states().size(),
-                 " states lie at most, found ", entries_at_once.size());
+    if (entries_at_once.size() > known.arguments().size())
+      user_error("flexsn: expected how ", known.arguments().size(), " arguments lie at most, found ",
+                 entries_at_once.size());
     for (std::size_t i = 0; i < entries_at_once.size(); ++i) {
       const int argument = known.arguments()[i];
       options.entries_at_once[known.graph().arguments[argument].name] = static_cast<int>(entries_at_once[i]);

@@ -105,6 +105,7 @@ bool modes_look_on() {
   if (!at::impl::torch_function_mode_enabled()) return false;
   using Modes = at::impl::PythonTorchFunctionTLS;
   static const PyObject* const device_context = [] {
+    // flexsn itself has loaded it, so no other thread comes in between.
     THPObjectPtr module(PyImport_ImportModule("torch.utils._device"));
     PyObject* type = module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr;
     if (type == nullptr) throw python_error();

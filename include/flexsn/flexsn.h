@@ -655,8 +655,8 @@ struct ExplainOptions {
   /// Parameters by name, with the shapes that runs will give them (a step_param has T in front); what is not
   /// named is its default.
   std::map<std::string, std::vector<std::int64_t>> param_shapes = {};
-  /// Inputs and states by name, whose rows start at multiples of 1 or 2 entries only, or at multiples of 4,
-  /// as those do that are not named: a GPU loads no more of them at once.
+  /// Inputs, states and parameters by name, whose rows start at multiples of 1 or 2 entries only, or at
+  /// multiples of 4, as those do that are not named: a GPU loads no more of them at once.
   std::map<std::string, int> entries_at_once = {};
   bool given_states = false;  ///< states come from memory, and their gradients are wanted
   Training training = {};     ///< wanted is by default all inputs and parameters

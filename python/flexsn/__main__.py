@@ -102,8 +102,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _device(text: str) -> torch.device:
-    kind, _, number = text.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+    if not re.fullmatch("cpu|cuda|cuda:(0|[1-9][0-9]?)", text):
         raise argparse.ArgumentTypeError(f"must be cpu, cuda or such as cuda:1, found {text!r}")
     return torch.device(text)
 
@@ -248,8 +247,10 @@ def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
     """The text of a command, its fields, the exit status."""
     core = _load(given.core)
     if given.command in ("bench", "check") and given.device is not None:
-        if given.device.type == "cuda" and not torch.cuda.is_available():
-            raise _WrongUse(f"there is no {given.device} that torch can see; leave out --device")
+        if given.device.type == "cuda" and (given.device.index or 0) >= torch.cuda.device_count():
+            raise _WrongUse(
+                f"there is no {given.device} that torch can see, of {torch.cuda.device_count()} GPUs; leave out --device"
+            )
         core = core.to(given.device) if isinstance(core, torch.nn.Module) else core
     options = _options(core, given)
     if given.command == "show":

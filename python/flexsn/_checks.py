@@ -137,7 +137,7 @@ def check_scan(
         raise ValueError(f"{owner}: a fused sequence needs at least one input, whose leading dim is time")
     expected = counts.inputs + counts.states
     if example_inputs is None:
-        examples = [torch.zeros(1, device=_device_of(core, static)) for _ in range(expected)]
+        examples = [torch.zeros(1, device=device_of(core, static)) for _ in range(expected)]
     else:
         examples = _checked_examples(owner, example_inputs, expected)
     results = _one_step(owner, core, counts, examples, static, invented=example_inputs is None)
@@ -152,13 +152,6 @@ def check_scan(
                 f"{_in_words(like)}, found {_in_words(template)}"
             )
     return counts
-
-
-def _device_of(core: Callable[..., Any], static: Sequence[Any]) -> torch.device | None:
-    try:
-        return device_of(core, static)
-    except ValueError:  # the first call will tell
-        return None
 
 
 def check_dense(role: str, tensors: Sequence[Tensor]) -> None:

@@ -164,7 +164,9 @@ class Reach:
 
 def device_of(core: Callable[..., Any], beside: Iterable[Any] = ()) -> torch.device:
     """Where the tensors are that a core reaches, and those beside it: single numbers may stay on the CPU."""
-    tensors = [*(place.get() for place in Reach(core).tensors), *beside]
+    tensors = list(beside)
+    with contextlib.suppress(Exception):  # a core that cannot be looked at is refused by the first call
+        tensors += [place.get() for place in Reach(core).tensors]
     found = [value.device for value in tensors if isinstance(value, Tensor)]
     first = found[0] if found else torch.get_default_device()
     return next((device for device in found if device.type != "cpu"), first)

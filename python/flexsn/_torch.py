@@ -56,6 +56,11 @@ __all__ = ["modes_off", "promise", "pytree"]
 promise = torch._check
 
 
+def address_of(tensor: Tensor) -> int:
+    """Where its first element is. A copy that torch has put off, which `data_ptr()` would make, stays put off."""
+    return torch._C._data_address(tensor) + tensor.storage_offset() * tensor.element_size()
+
+
 def is_view(tensor: Tensor) -> bool:
     """Whether a tensor is a part of another one, which it keeps alive. Nothing public tells (2.13)."""
     return tensor._base is not None

@@ -15,6 +15,7 @@ from ._compare import Comparison, compare
 from ._library import ops
 from ._locals import random_values
 from ._subject import Parameter, Subject, Traced, subject_of
+from ._torch import address_of
 
 STAGES = ("ir", "joint", "forward", "backward", "expanded", "plan", "llvm", "asm", "torch")
 KINDS = ("inference", "inference_final_state", "forward", "backward")
@@ -189,9 +190,10 @@ def explain(
     if states is not None:
         wanted += [subject.num_inputs + i for i, state in enumerate(states) if state.requires_grad]
     shapes = [list(parameter.shape) for parameter in traced.parameters]
+    is_gpu = (kind or traced.device.type) == "cuda"
     text, untrainable, numbers, saved, recomputed = ops.explain(
         traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted),
-        (kind or traced.device.type) == "cuda", _entries_at_once(traced, examples if given else [], states),
+        is_gpu, _entries_at_once(traced, examples if given else [], states, step) if is_gpu else [],
     )  # fmt: skip
     suffix = "" if sequences else "_final_state"
     operators = {"inference": (f"flexsn::inference{suffix}",)}
@@ -215,24 +217,30 @@ def _kind_of(device: torch.device | str | None, asker: str) -> str | None:
 
 
 def _entries_at_once(
-    traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None
+    traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None, step: tuple[int, ...]
 ) -> list[int]:
-    """How many entries of each input, then state, a GPU can load at once where its rows start: 1, 2 or 4."""
-    if not inputs:
-        return []
-    found = []
-    for tensor in inputs:
-        copied = tensor.numel() == 0 or not tensor[0].is_contiguous()
-        found.append(4 if copied else _multiple(tensor, tensor.stride(0) if tensor.shape[0] > 1 else 0))
-    for tensor, dtype in zip(states or (), traced.trace.state_dtypes):
-        copied = tensor.dtype != dtype or not tensor.is_contiguous()
-        found.append(4 if copied else _multiple(tensor, 0))
+    """How many entries of each argument a GPU can load at once where its rows start: 1, 2 or 4. What there is no
+    example of, and what is copied, lies well."""
+    first_state = traced.subject.num_inputs
+    found = [4] * (first_state + traced.subject.num_states)
+    for place, tensor in enumerate(inputs[:first_state]):
+        if tensor.numel() != 0 and tensor[0].is_contiguous():
+            found[place] = _multiple(tensor, tensor.stride(0) if tensor.shape[0] > 1 else 0)
+    for place, (tensor, dtype) in enumerate(zip(states or (), traced.trace.state_dtypes), first_state):
+        if tensor.dtype == dtype and tensor.is_contiguous():
+            found[place] = _multiple(tensor, 0)
+    for tensor in traced.values:
+        has_entries = tuple(tensor.shape[tensor.dim() - len(step) :]) == step  # one for each element
+        found.append(_multiple(tensor, 0) if has_entries and tensor.is_contiguous() else 4)
     return found
 
 
 def _multiple(tensor: Tensor, stride: int) -> int:
     """Of how many entries, up to 4, the places are multiples where rows that are so far apart start."""
-    return math.gcd(tensor.data_ptr() // tensor.element_size(), stride, 4)
+    if type(tensor) not in (Tensor, torch.nn.Parameter):  # such as those of compilers, which are nowhere
+        return 4
+    address, size = address_of(tensor), tensor.element_size()
+    return math.gcd(address // size, stride, 4) if address % size == 0 else 1
 
 
 def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> list[str]:

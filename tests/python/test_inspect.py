@@ -6,10 +6,12 @@ import functools
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import flexsn
@@ -162,6 +164,37 @@ def test_explain_knows_where_a_gpu_cannot_load_several_elements_at_once(example:
     assert found.numbers["elements_a_thread_of_inference_final_state"] == elements
     why = "(rows of x start where no 2 can be loaded at once)"
     assert (why in found.text) == (elements == 1)
+
+
+def test_explain_looks_at_states_and_parameters_that_lie_oddly() -> None:
+    def scaled(x: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x * w + v, v * 0.5
+
+    count = 1 << 20
+    odd, even = torch.ones(count + 1)[1:], torch.ones(count)
+    module = FlexSN(plain, num_states=1)
+    module.states = [odd]
+    neuron = neurons.LIFNode(step_mode="m")
+    neuron.v = odd
+    ask = functools.partial(flexsn.explain, T=8, shape=(count,), device="cuda")
+    for found, name in (
+        (ask(plain, num_states=1, states=[odd]), "v"),
+        (ask(module), "v"),
+        (ask(neuron), "v"),
+        (ask(scaled, num_states=1, params=[odd]), "w"),
+    ):
+        assert f"(rows of {name} start where no 2 can be loaded at once)" in found.text
+    for found in (
+        ask(plain, num_states=1, states=[even]),
+        ask(scaled, num_states=1, params=[even]),
+        ask(scaled, num_states=1, params=[torch.ones(2)[1:]]),
+    ):
+        assert "can be loaded at once" not in found.text
+    put_off = torch._lazy_clone(even.expand(2, count).contiguous())
+    flexsn.explain(plain, num_states=1, inputs=put_off, device="cuda")
+    assert torch._C._is_cow_tensor(put_off), "what torch put off was made"
+    with FakeTensorMode() as mode, warnings.catch_warnings(action="error"):
+        flexsn.explain(plain, num_states=1, inputs=mode.from_tensor(put_off), device="cuda")
 
 
 def test_a_module_that_lies_elsewhere_is_looked_at_there() -> None:

@@ -13,6 +13,7 @@ import torch
 from flexsn.__main__ import main
 
 NEURONS = """
+import flexsn
 import torch
 from flexsn import FlexSN
 from beside import HALF
@@ -46,6 +47,11 @@ class Holder:
     step = staticmethod(lif)
 
 neuron = FlexSN(lif, num_states=1)
+
+def spiking(x, v):
+    h = v + (x - v) * HALF
+    s = flexsn.surrogate.Sigmoid(4.0)(h - limit)
+    return s, h * (1 - s)
 """
 
 
@@ -125,8 +131,14 @@ def test_states_are_told_where_there_is_one_choice(
 def test_a_device_is_asked_for(file: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", f"{file}:lif", "--device", "cuda"])
     assert "on a GPU" in capsys.readouterr().out
-    main(["show", f"{file}:neuron", "--stage", "plan", "--device", "cuda:0"])
-    assert "plan forward of lif" in capsys.readouterr().out
+    main(["show", f"{file}:spiking", "--stage", "plan", "--device", "cuda:0"])
+    assert "segments of 8 steps" in capsys.readouterr().out
+    main(["show", f"{file}:spiking", "--stage", "plan", "--device", "cpu"])
+    assert "segments of 16 steps" in capsys.readouterr().out
+    for wrong in ("cuda:", "cpu:0", "cuda:007", "mps", "cuda:99999999999"):
+        with pytest.raises(SystemExit):
+            main(["explain", f"{file}:lif", "--device", wrong])
+        assert f"must be cpu, cuda or such as cuda:1, found '{wrong}'" in capsys.readouterr().err
     assert main(["check", f"{file}:neuron", "--device", "cpu", "--T", "3"]) == 0
     capsys.readouterr()
     main(["bench", f"{file}:neuron", "--device", "cpu", "--T", "2", "--seconds", "0", "--vs", "eager", "--json"])
@@ -134,7 +146,7 @@ def test_a_device_is_asked_for(file: pathlib.Path, capsys: pytest.CaptureFixture
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit):
             main(["bench", f"{file}:neuron", "--device", "cuda"])
-        assert "there is no cuda that torch can see; leave out --device" in capsys.readouterr().err
+        assert "there is no cuda that torch can see, of 0 GPUs; leave out --device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
