@@ -36,6 +36,9 @@ TEST(BackgroundDeathTest, TheProcessWaitsForItsTasks) {
 }
 
 TEST(BackgroundDeathTest, AForkedChildDoesNotWaitForTheTasksOfItsParent) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "what a child gives up, with the threads that it does not have, is taken for leaks";
+#endif
   GTEST_FLAG_SET(death_test_style, "fast");
   std::promise<void> end;
   auto task = std::make_unique<Background>([&] { end.get_future().wait(); });

@@ -251,7 +251,7 @@ if(GTest_FOUND)
   # Kernels that come by way of a neuron are compiled quickly; those of the tests of CPU kernels are not.
   set(tests_environment "FLEXSN_CACHE_DIR=${PROJECT_BINARY_DIR}/kernel_cache;FLEXSN_OPTIMIZE=0")
   gtest_discover_tests(flexsn_tests TEST_FILTER -Rows/*:Identities/* DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS null TIMEOUT 600 ENVIRONMENT "${tests_environment}" ${nvrtc_folder})
+    PROPERTIES LABELS null TIMEOUT 600 ${nvrtc_folder} ENVIRONMENT "${tests_environment}")
   # A row takes less time than a process takes to start.
   add_test(NAME rows COMMAND flexsn_tests --gtest_brief=1 --gtest_filter=Rows/*:Identities/*)
   set_tests_properties(rows PROPERTIES LABELS null TIMEOUT 1200 COST 30 ENVIRONMENT "${tests_environment}")
