@@ -224,15 +224,23 @@ def _entries_at_once(
     first_state = traced.subject.num_inputs
     found = [4] * (first_state + traced.subject.num_states)
     for place, tensor in enumerate(inputs[:first_state]):
-        if tensor.numel() != 0 and tensor[0].is_contiguous():
+        if tensor.numel() != 0 and not _is_input_copied(tensor):
             found[place] = _multiple(tensor, tensor.stride(0) if tensor.shape[0] > 1 else 0)
     for place, (tensor, dtype) in enumerate(zip(states or (), traced.trace.state_dtypes), first_state):
-        if tensor.dtype == dtype and tensor.is_contiguous():
+        if not _is_state_copied(tensor, dtype):
             found[place] = _multiple(tensor, 0)
     for tensor in traced.values:
         has_entries = tuple(tensor.shape[tensor.dim() - len(step) :]) == step  # one for each element
         found.append(_multiple(tensor, 0) if has_entries and tensor.is_contiguous() else 4)
     return found
+
+
+def _is_input_copied(sequence: Tensor) -> bool:
+    return sequence.numel() != 0 and not sequence[0].is_contiguous()
+
+
+def _is_state_copied(state: Tensor, dtype: torch.dtype) -> bool:
+    return state.dtype != dtype or not state.is_contiguous()
 
 
 def _multiple(tensor: Tensor, stride: int) -> int:
@@ -247,14 +255,14 @@ def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] |
     """Which examples cannot be read where they are."""
     copies, names = [], traced.names
     for name, tensor in zip(names, inputs):
-        if tensor.numel() and not tensor[0].is_contiguous():
+        if _is_input_copied(tensor):
             one = tensor.stride(0) == 0
             size, strides = _bytes(tensor[0] if one else tensor), tensor.stride()[1:]
             copies.append(f"{name}: {size}, as one step of it is not contiguous (strides {strides})")
     for name, tensor, dtype in zip(names[len(inputs) :], states or (), traced.trace.state_dtypes):
         if tensor.dtype != dtype:
             copies.append(f"{name}: converted from {tensor.dtype} to {dtype}, the type that its updates have")
-        elif not tensor.is_contiguous():
+        elif _is_state_copied(tensor, dtype):
             copies.append(f"{name}: {_bytes(tensor)}, as it is not contiguous (strides {tensor.stride()})")
     return copies
 
