@@ -1,8 +1,8 @@
 """Every use of torch's private interface and why it is there; "(2.13)" is the newest torch where that is so.
 
 Each could go with the first version that offers the same by a public name. What torch calls by such a name
-stands with the class: `_apply` and `_replicate_for_data_parallel` of modules in base.py. The names under which
-a module keeps its hooks are watched in _reach.py.
+stands with the class: `_apply` and `_replicate_for_data_parallel` of modules in base.py and surrogate.py. The
+names under which a module keeps its hooks are watched in _reach.py.
 """
 
 from __future__ import annotations

@@ -104,6 +104,11 @@ class Surrogate(nn.Module):
         _graph_of(spec, "value", torch.float32)
         object.__setattr__(self, "spec", spec)
 
+    def _replicate_for_data_parallel(self) -> Surrogate:
+        replica = super()._replicate_for_data_parallel()
+        object.__setattr__(replica, "spec", self.spec)
+        return replica
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 

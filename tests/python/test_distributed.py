@@ -1,9 +1,10 @@
-"""Networks over two processes, and activation checkpointing: gradients are those of one plain run."""
+"""Networks over processes or replicas, and activation checkpointing: gradients are those of one plain run."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import flexsn
-from flexsn import FlexSN, checkpoint, functional
+from flexsn import FlexSN, checkpoint, functional, neurons
 
 PROCESSES = 2
 NO_GLOO = "" if dist.is_available() and dist.is_gloo_available() else "this torch has no gloo"
@@ -303,6 +304,56 @@ def test_a_reset_before_backward_does_not_hide_that_states_are_others(
     with pytest.raises(RuntimeError, match="starts anew, where the first run may have gone on .* flexsn.checkpoint"):
         run(1)
     assert run(0).abs().sum() > 0  # from the start, as the first run
+
+
+class Firing(Plif):
+    """The same with a surrogate as a part."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.fire = flexsn.surrogate.ATan(3.0)
+
+    def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = v * torch.sigmoid(self.leak) + x
+        s = self.fire(h - self.level)
+        return s, h * (1.0 - s)
+
+
+@pytest.mark.parametrize("backend", ["fused", "torch"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda backend: network(backend),
+        lambda backend: nn.Sequential(nn.Linear(4, 6), FlexSN(Firing(6), num_states=1, backend=backend)),
+        lambda backend: neurons.ParametricLIFNode(step_mode="m", backend=backend),
+        lambda backend: nn.Sequential(
+            nn.Linear(4, 6),
+            neurons.AdExNode(step_mode="m", backend=backend, surrogate_function=flexsn.surrogate.Sigmoid()),
+        ),
+    ],
+    ids=["smooth", "a surrogate as a part", "learnable", "two states"],
+)
+def test_replicas_of_data_parallel_train_as_the_whole_does(
+    make: Callable[[str], nn.Module], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicate = importlib.import_module("torch.nn.parallel.replicate")
+
+    def copied(tensors: list[Tensor], devices: list[int], detach: bool = False) -> list[list[Tensor]]:
+        return [[tensor * 1.0 for tensor in tensors] for _ in devices]
+
+    monkeypatch.setattr(replicate, "_broadcast_coalesced_reshape", copied)  # which copies to GPUs
+    net = make(backend)
+    x = torch.randn(5, 8, 4)
+    parameters = list(net.parameters())
+    expected = net(x)
+    functional.reset_net(net)
+    replicas = replicate.replicate(net, [0, 0])
+    found = torch.cat([replica(part) for replica, part in zip(replicas, x.chunk(2, 1))], 1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), parameters),
+        torch.autograd.grad(expected.square().sum(), parameters),
+    )
 
 
 def test_what_a_checkpoint_does_not_take() -> None:
