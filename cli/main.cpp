@@ -139,7 +139,7 @@ class Arguments {
            "(nothing)");
       text(sub, "--save", request.save, "HOW", "automatic (default), everything, per_step or rebuild");
       text(sub, "--segment", request.segment, "STEPS", "Steps between checkpoints, a power of two");
-      sub.add_flag("--sequences", request.sequences, "Forward gives every state, not only the last");
+      sub.add_flag("--sequences", request.sequences, "Calls give every state, not only the last");
     }
     if (name == "check")
       sub.add_flag("--digest", request.digest, "Print one line that is the same on every machine");

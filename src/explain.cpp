@@ -88,8 +88,10 @@ class Explainer {
 
   Explanation run() {
     explain_ops();
-    const Plan inference = plan_of(step_, Kind::inference_final_state, options_.training, layout_);
-    add_kernel(out_.inference, "inference_final_state", inference);
+    const bool sequences = options_.training.state_sequences;
+    const Plan inference =
+        plan_of(step_, sequences ? Kind::inference : Kind::inference_final_state, options_.training, layout_);
+    add_kernel(out_.inference, sequences ? "inference" : "inference_final_state", inference);
     add_gpu_shape(out_.inference.back(), inference);
     out_.inference_passes = passes(out_.inference);
     try {
@@ -525,7 +527,7 @@ class Explainer {
   std::vector<GpuEntry> compiled_entries(const Plan& plan) {
     std::vector<GpuEntry> entries;
     try {
-      for (const CudaFigures& found : cuda_figures(plan, 0))
+      for (const CudaFigures& found : cuda_figures(plan, options_.device))
         entries.push_back({found.entry, found.registers, found.local_bytes, found.again});
     } catch (const UserError& error) {
       unknown_ = error.what();
@@ -534,12 +536,12 @@ class Explainer {
   }
 
   static constexpr CudaDevice h200{.multiprocessors = 132, .instructions_a_byte = 5.2};
-  CudaDevice device() const { return no_device_.empty() ? cuda_device(0) : h200; }
+  CudaDevice device() const { return no_device_.empty() ? cuda_device(options_.device) : h200; }
   /// Why there is no device to go by; "" where there is one.
-  static std::string why_no_device() {
+  std::string why_no_device() const {
     std::string why = cuda_absent();
     try {
-      if (why.empty()) static_cast<void>(cuda_device(0));
+      if (why.empty()) static_cast<void>(cuda_device(options_.device));
     } catch (const UserError& error) {  // a process that was forked from one that used it
       why = error.what();
     }
@@ -598,7 +600,10 @@ class Explainer {
              "\ninference: ", counted(launches(out_.inference), "launch"), ", ",
              decimal(out_.inference_passes), " passes\n", table(out_.inference));
     text += out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n";
-    return gpu_.empty() ? text : join(text, "\non a GPU\n", gpu_text());
+    return gpu_.empty()
+               ? text
+               : join(text, "\non a GPU", options_.device == 0 ? "" : join(", device ", options_.device),
+                      "\n", gpu_text());
   }
 
   std::string params_text() const {

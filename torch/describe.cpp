@@ -141,15 +141,20 @@ std::string triton_function(const std::string& text, const std::string& name, co
 }
 
 /// The text of an explanation, why there is no training, figures by name, what is saved, what runs again.
+/// `gpu`: the number of the one that is meant; negative: none.
 std::tuple<std::string, std::string, Numbers, Strings, Strings> explain_text(
     const std::string& text, std::int64_t steps, const std::vector<std::int64_t>& shape,
     const std::vector<std::vector<std::int64_t>>& param_shapes, bool given_states, bool sequences,
-    const std::vector<std::int64_t>& wanted, bool gpu, const std::vector<std::int64_t>& entries_at_once) {
+    const std::vector<std::int64_t>& wanted, std::int64_t gpu,
+    const std::vector<std::int64_t>& entries_at_once) {
   return guarded([&] {
     const NeuronHandle held = neuron_of(text);
     const TorchNeuron& known = *held;
     ExplainOptions options;
-    if (gpu) options.training.costs = cost_model_named("gpu");
+    if (gpu >= 0) {
+      options.training.costs = cost_model_named("gpu");
+      options.device = static_cast<int>(gpu);
+    }
     options.steps = steps;
     options.shape = shape;
     options.given_states = given_states;
@@ -325,7 +330,7 @@ TORCH_LIBRARY_FRAGMENT(flexsn, m) {
         &flexsn::export_text);
   m.def(
       "explain(str neuron, int steps, int[] shape, int[][] param_shapes, bool given_states, bool sequences, "
-      "int[] wanted, bool gpu=False, int[] entries_at_once=[]) -> (str, str, Dict(str, float), str[], str[])",
+      "int[] wanted, int gpu=-1, int[] entries_at_once=[]) -> (str, str, Dict(str, float), str[], str[])",
       &flexsn::explain_text);
   m.def("check(str neuron, int seed) -> (str[], bool[], str[], bool[])", &flexsn::check_text);
   m.def("comparisons(str neuron, float[] values) -> (str[], float[], float[])", &flexsn::comparisons);

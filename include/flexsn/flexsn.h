@@ -659,7 +659,8 @@ struct ExplainOptions {
   /// multiples of 4, as those do that are not named: a GPU loads no more of them at once.
   std::map<std::string, int> entries_at_once = {};
   bool given_states = false;  ///< states come from memory, and their gradients are wanted
-  Training training = {};     ///< wanted is by default all inputs and parameters
+  Training training = {};  ///< wanted is by default all inputs and parameters; sequences are inference's too
+  int device = 0;          ///< which GPU is meant, where costs are those of one
 };
 /// The memory traffic of one kernel.
 struct Traffic {

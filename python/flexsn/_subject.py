@@ -38,6 +38,8 @@ class Subject:
     """The only number of steps that it runs."""
     examples: tuple[tuple[torch.Size, torch.dtype], ...] | None = None
     """Shapes and types of inputs of one step, where its module was made with examples."""
+    is_kernel: bool = False
+    """Do its calls take all states and give those of every step?"""
 
     @property
     def name(self) -> str:
@@ -49,14 +51,14 @@ class Subject:
         return ""
 
     @property
-    def runs_steps(self) -> bool:
-        """Does its module call the core step by step?"""
-        return self.module is not None and self.module.backend == "torch"
+    def backend(self) -> str:
+        """What its module runs."""
+        return "fused" if self.module is None else self.module.backend
 
     @property
     def keeps_sequences(self) -> bool:
-        """Does its module keep the states of all steps?"""
-        return self.module is not None and self.module.store_state_seqs
+        """Does a call keep the states of all steps?"""
+        return self.is_kernel or (self.module is not None and self.module.store_state_seqs)
 
     def device(self) -> torch.device:
         """Where its tensors are, and so its inputs."""
@@ -128,8 +130,8 @@ class LibrarySubject(Subject):
         return " ".join(text.split())  # one line, whatever a surrogate says of itself
 
     @property
-    def runs_steps(self) -> bool:
-        return self.neuron.backend == "torch"
+    def backend(self) -> str:
+        return self.neuron.backend
 
     @property
     def keeps_sequences(self) -> bool:
@@ -228,7 +230,10 @@ def subject_of(
     if len(names) < total:
         names = [f"input{i}" for i in range(num_inputs)]
         names += [f"state{i}" for i in range(num_states)] + [f"param{i}" for i in range(len(static))]
-    return Subject(core, num_inputs, num_states, static, names[:total], module, examples=examples)
+    return Subject(
+        core, num_inputs, num_states, static, names[:total], module,
+        examples=examples, is_kernel=isinstance(neuron, FlexSNKernel),
+    )  # fmt: skip
 
 
 def _refuse_network(neuron: Any, asker: str) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ._subject import LibrarySubject, Subject, subject_of
 from .eager import call_core
-from .inspect import dtype_named
+from .inspect import device_there, dtype_named
 from .neuron import FlexSN
 from .neurons import LibraryNeuron
 from .neurons.library import per_step
@@ -102,6 +102,7 @@ def bench(
     for name in vs:
         if name not in OTHERS:
             raise ValueError(f"{asker}: vs must be of {', '.join(OTHERS)}, found {name!r}")
+    meant = device_there(device, asker)
     if isinstance(neuron, LibraryNeuron):
         neuron = copy.deepcopy(neuron).train()
         neuron.store_v_seq, neuron.step_mode, neuron.backend = False, "m", "fused"
@@ -111,8 +112,7 @@ def bench(
         raise ValueError(f"{asker}: T and shape must be at least 1, found T={T} and shape={tuple(shape)}")
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{asker}: seconds must be a finite number of at least 0, found {seconds}")
-    device = subject.device() if device is None else torch.device(device)
-    race = _Race(neuron, subject, [name for name in OTHERS if name in vs], device, progress)
+    race = _Race(neuron, subject, [name for name in OTHERS if name in vs], meant or subject.device(), progress)
     return race.run(T, tuple(shape), dtype, seconds, seed)
 
 

@@ -137,7 +137,7 @@ class Explanation:
     outside: list[str]
     """Torch code that makes parameters of the kernel, once a call."""
     copies: list[str]
-    """What is copied before the kernel runs, of the examples."""
+    """What is copied before the kernel runs, of the examples and the parameters."""
     untrainable: str
     """Why there is no training; "" where there is."""
     refused: bool
@@ -174,7 +174,7 @@ def explain(
     kernels are meant; by default that of the inputs. There need be no GPU to ask about one.
     """
     asker = "flexsn.explain"
-    kind = _kind_of(device, asker)
+    meant = device_meant(device, asker)
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (16, (1 << 20,))
     examples, states, T, given = _example_arguments(subject, T, shape, dtype, inputs, states, usual, asker)
@@ -190,10 +190,10 @@ def explain(
     if states is not None:
         wanted += [subject.num_inputs + i for i, state in enumerate(states) if state.requires_grad]
     shapes = [list(parameter.shape) for parameter in traced.parameters]
-    is_gpu = (kind or traced.device.type) == "cuda"
+    gpu = _gpu_meant(meant, traced.device)
     text, untrainable, numbers, saved, recomputed = ops.explain(
-        traced.text, T, list(step), shapes, states is not None, sequences, sorted(wanted),
-        is_gpu, _entries_at_once(traced, examples if given else [], states, step) if is_gpu else [],
+        traced.text, T, list(step), shapes, states is not None or subject.is_kernel, sequences, sorted(wanted),
+        gpu, _entries_at_once(traced, examples if given else [], states, step) if gpu >= 0 else [],
     )  # fmt: skip
     suffix = "" if sequences else "_final_state"
     operators = {"inference": (f"flexsn::inference{suffix}",)}
@@ -208,12 +208,37 @@ def explain(
     return found
 
 
-def _kind_of(device: torch.device | str | None, asker: str) -> str | None:
+def device_meant(device: torch.device | str | None, asker: str) -> torch.device | None:
     """Whose kernels are meant; None: those of where the inputs are."""
-    kind = None if device is None else torch.device(device).type
-    if kind not in (None, "cpu", "cuda"):
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):  # a number stands for a GPU, where torch sees one
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
         raise ValueError(f'{asker}: device must be "cpu" or "cuda", found {device}')
-    return kind
+    return found
+
+
+def device_there(device: torch.device | str | None, asker: str) -> torch.device | None:
+    """The same of one that tensors are to be on."""
+    found = device_meant(device, asker)
+    if found is not None and found.type == "cuda":
+        count = torch.cuda.device_count()
+        if (found.index or 0) >= count:
+            raise ValueError(f"{asker}: there is no {found} that torch can see, of {count} GPUs; leave out device")
+    return found
+
+
+def _gpu_meant(meant: torch.device | None, inputs: torch.device) -> int:
+    """The number of the GPU whose kernels are meant; -1: those of a CPU are."""
+    device = meant or inputs
+    if device.type != "cuda":
+        return -1
+    if device.index is None and torch.cuda.is_available():
+        return torch.cuda.current_device()
+    return device.index or 0
 
 
 def _entries_at_once(
@@ -252,7 +277,7 @@ def _multiple(tensor: Tensor, stride: int) -> int:
 
 
 def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] | None) -> list[str]:
-    """Which examples cannot be read where they are."""
+    """Which examples and parameters cannot be read where they are."""
     copies, names = [], traced.names
     for name, tensor in zip(names, inputs):
         if _is_input_copied(tensor):
@@ -264,6 +289,12 @@ def _copies(traced: Traced, inputs: Sequence[Tensor], states: Sequence[Tensor] |
             copies.append(f"{name}: converted from {tensor.dtype} to {dtype}, the type that its updates have")
         elif _is_state_copied(tensor, dtype):
             copies.append(f"{name}: {_bytes(tensor)}, as it is not contiguous (strides {tensor.stride()})")
+    for parameter, tensor in zip(traced.parameters, traced.values):
+        if not tensor.is_contiguous():
+            copies.append(
+                f"{parameter.name}: {_bytes(tensor)}, again before backward, as it is not contiguous (strides "
+                f"{tensor.stride()})"
+            )
     return copies
 
 
@@ -271,10 +302,18 @@ def _bytes(tensor: Tensor) -> str:
     return f"{tensor.numel() * tensor.element_size()} bytes"
 
 
+#: what calls do where they do not run these kernels, by backend
+_INSTEAD = {
+    "torch": "calls the core step by step",
+    "hop": "calls the core step by step, under torch.compile as one operator",
+    "triton_export": "runs the kernels of the Triton module that flexsn.export writes",
+}
+
+
 def _in_pytorch(found: Explanation, subject: Subject, given: bool) -> str:
     lines = ["in PyTorch"]
-    if subject.runs_steps:
-        lines.append('  it has backend "torch", which calls the core step by step; "fused" would run')
+    if (instead := _INSTEAD.get(subject.backend)) is not None:
+        lines.append(f'  it has backend "{subject.backend}", which {instead}; "fused" would run')
     lines.append(f"  without gradients: {', '.join(found.operators['inference'])}")
     if "training" not in found.operators:
         outcome = "an error" if found.refused else "the same"
@@ -284,8 +323,8 @@ def _in_pytorch(found: Explanation, subject: Subject, given: bool) -> str:
     if found.copies:
         lines += ["  copied before the kernel runs", *(f"    {copy}" for copy in found.copies)]
     elif given:
-        lines.append("  no input or state is copied")
-    else:
+        lines.append("  no input, state or parameter is copied")
+    if not given:
         lines.append(
             "  inputs whose steps are contiguous are read where they are, at any distance; others are copied"
         )
@@ -334,8 +373,8 @@ def show(
         raise ValueError(
             f"{asker}: kind chooses a kernel, for plan, llvm and asm; it means nothing for {what!r}"
         )
-    whose = _kind_of(device, asker)
-    if whose == "cuda" and what in ("llvm", "asm"):
+    meant = device_meant(device, asker)
+    if meant is not None and meant.type == "cuda" and what in ("llvm", "asm"):
         raise ValueError(
             f'{asker}: {what} is code for the CPU; for a GPU, flexsn.export(neuron, "cuda") gives the text'
         )
@@ -350,7 +389,7 @@ def show(
         return _listing_in_words(traced.trace.listing)
     if what in ("llvm", "asm") or (what == "plan" and not traced.trace.trainable):
         kind = kind or "inference_final_state"
-    gpu = (whose or traced.device.type) == "cuda"
+    gpu = (meant or traced.device).type == "cuda"
     return ops.show(traced.text, "step" if what == "ir" else what, kind or "", gpu)
 
 
@@ -421,6 +460,7 @@ def check(
     there, and how far the values that are compared are from their thresholds.
     """
     asker = "flexsn.check"
+    device = device_there(device, asker)
     subject = subject_of(neuron, num_inputs, num_states, params, asker)
     usual = (8, (4, 16))
     examples, states, T, given = _example_arguments(

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import flexsn
-from flexsn import FlexSN, _library, neurons
+from flexsn import FlexSN, _library, bench, neurons
 from flexsn.__main__ import main
 from flexsn._library import ops
 from flexsn.fused import Fused
@@ -105,7 +108,7 @@ def test_explain_says_which_examples_are_copied(example: Tensor, copies: int) ->
     if copies:
         assert "x: 240 bytes, as one step of it is not contiguous" in found.text
     else:
-        assert "no input or state is copied" in found.text
+        assert "no input, state or parameter is copied" in found.text
 
 
 def test_explain_says_that_a_state_is_converted() -> None:
@@ -119,11 +122,75 @@ def test_explain_says_that_a_state_is_converted() -> None:
     assert "v: converted from torch.bfloat16 to torch.float32" in found.text
 
 
-def test_explain_of_a_module_knows_its_state_sequences_and_backend() -> None:
-    module = flexsn.FlexSN(plain, num_states=1, store_state_seqs=True, backend="torch")
-    found = flexsn.explain(module, T=4, shape=(8,))
-    assert found.operators["training"] == ("flexsn::training", "flexsn::backward")
-    assert 'backend "torch", which calls the core step by step' in found.text
+def test_explain_says_that_a_parameter_is_copied() -> None:
+    w = torch.rand(5, 3).t()
+    found = flexsn.explain(lambda x, v: (x * w, v), T=4, shape=(3, 5), num_states=1)
+    assert "w: 60 bytes, again before backward, as it is not contiguous (strides (1, 3))" in found.text
+    assert len(found.copies) == 1 and "inputs whose steps are contiguous are read where they are" in found.text
+
+
+class Ran(TorchDispatchMode):
+    """Notes which operators of flexsn run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "flexsn":
+            self.names.append(f"flexsn::{func._opname}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda sequences: FlexSN(plain, num_states=1, store_state_seqs=sequences),
+        lambda sequences: neurons.LIFNode(step_mode="m", store_v_seq=sequences),
+        lambda sequences: flexsn.FlexSNKernel(plain, 1, 1, 1) if sequences else FlexSN(plain, num_states=1),
+    ],
+    ids=["a core", "a neuron of the library", "a kernel"],
+)
+def test_explain_speaks_of_the_operators_that_run(make: Callable[[bool], Any], sequences: bool) -> None:
+    subject = make(sequences)
+    found = flexsn.explain(subject, T=64, shape=(8,))
+    states = [torch.zeros(8)] if isinstance(subject, flexsn.FlexSNKernel) else []
+    for kind, wants_gradients in (("inference", False), ("training", True)):
+        with Ran() as ran:
+            result = subject(torch.randn(64, 8, requires_grad=wants_gradients), *states)
+            if wants_gradients:
+                (result[0] if states else result).sum().backward()
+        assert tuple(ran.names) == found.operators[kind]
+        if not states:
+            flexsn.functional.reset_net(subject)
+    kernel = "inference" if sequences else "inference_final_state"
+    assert found.numbers[f"bytes_written_by_{kernel}"] == (2 * 64 if sequences else 64 + 1) * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("backend", "does"),
+    [
+        ("torch", "calls the core step by step;"),
+        ("hop", "calls the core step by step, under torch.compile as one operator;"),
+        ("triton_export", "runs the kernels of the Triton module that flexsn.export writes;"),
+    ],
+)
+def test_explain_says_what_runs_instead(backend: str, does: str) -> None:
+    if backend == "triton_export":
+        pytest.importorskip("triton")
+    found = flexsn.explain(FlexSN(plain, num_states=1, backend=backend), T=4, shape=(8,))
+    assert f'it has backend "{backend}", which {does} "fused" would run' in found.text
+
+
+@pytest.mark.parametrize("ask", [flexsn.check, functools.partial(bench.bench, seconds=0.0)], ids=["check", "bench"])
+def test_a_device_that_is_not_there_is_named(ask: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"there is no cuda:99 that torch can see, of \d+ GPUs; leave out device"):
+        ask(plain, num_states=1, device="cuda:99")
+    with pytest.raises(ValueError, match='device must be "cpu" or "cuda", found meta'):
+        ask(plain, num_states=1, device="meta")
 
 
 def test_explain_of_a_core_without_gradients_says_so() -> None:
@@ -144,6 +211,8 @@ def test_explain_speaks_of_a_gpu_where_it_is_asked_to():
         assert 0 < share < 1, "memory is the limit of a plain neuron"
     here = flexsn.explain(plain, T=8, shape=(64,), num_states=1)
     assert "on a GPU" not in here.text and "instructions_of_forward" not in here.numbers
+    other = flexsn.explain(plain, T=8, shape=(64,), num_states=1, device="cuda:99")
+    assert "on a GPU, device 99\n" in other.text
     with pytest.raises(ValueError, match='device must be "cpu" or "cuda", found mps'):
         flexsn.explain(plain, num_states=1, device="mps")
 
