@@ -13,7 +13,7 @@ namespace flexsn {
 namespace {
 
 constexpr int attribute_shared_bytes = 1, attribute_local_bytes = 3, attribute_registers = 4;
-constexpr int error_out_of_memory = 2;
+constexpr int error_out_of_memory = 2, error_invalid_context = 201, error_invalid_handle = 400;
 constexpr int jit_error_log = 5, jit_error_log_bytes = 6;
 constexpr std::int64_t most_blocks = 0x7fffffff;
 
@@ -176,17 +176,24 @@ bool CudaCode::is_on(const Gpu& gpu) const {
 }
 
 void CudaCode::launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,
-                      void** parameters) const {
+                      void** parameters, std::string_view neuron) const {
   if (blocks == 0) return;
+  const auto fail = [&](const auto&... parts) {
+    user_error(neuron.empty() ? "" : join("neuron '", neuron, "': "), parts...);
+  };
   if (blocks > most_blocks)
-    user_error("a CUDA kernel can have ", most_blocks, " blocks at most, but this run needs ", blocks,
-               "; run fewer elements at once");
+    fail("a CUDA kernel can have ", most_blocks, " blocks at most, but this run needs ", blocks,
+         "; run fewer elements at once");
   const CudaFunction& function = on(gpu)[index];
   const CurrentGpu current(cuda_.driver, gpu);
-  cuda_.driver.check(cuda_.driver.functions().cuLaunchKernel(function.handle, static_cast<unsigned>(blocks),
+  const int result = cuda_.driver.functions().cuLaunchKernel(function.handle, static_cast<unsigned>(blocks),
                                                              1, 1, static_cast<unsigned>(threads), 1, 1, 0,
-                                                             stream, parameters, nullptr),
-                     "queue a kernel (the stream must be one of the device that the run is on)");
+                                                             stream, parameters, nullptr);
+  if (result != 0)
+    fail("the CUDA driver could not queue a kernel: ", cuda_.driver.error_text(result),
+         result == error_invalid_context || result == error_invalid_handle
+             ? "; the stream must be one of the device that the run is on"
+             : "");
 }
 
 }  // namespace flexsn

@@ -52,9 +52,9 @@ class CudaCode {
   /// Has one for this device been made?
   bool is_on(const Gpu& gpu) const;
 
-  /// Queues entry `index`; its parameters are pointers to their values.
+  /// Queues entry `index`; its parameters are pointers to their values. `neuron`: for errors.
   void launch(const Gpu& gpu, std::size_t index, std::int64_t blocks, int threads, void* stream,
-              void** parameters) const;
+              void** parameters, std::string_view neuron = "") const;
 
  private:
   struct Loaded;

@@ -186,7 +186,7 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   void* parameters[] = {record.data()};
   const CudaCode& code = found.code_to_run(gpu, wide, entry_ != CudaEntry::narrow);
   code.launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),
-              wide ? options_.threads : options_.narrow_threads, run.stream, parameters);
+              wide ? options_.threads : options_.narrow_threads, run.stream, parameters, plan_.neuron);
 }
 
 void CudaKernel::run(const PlanRun& run, const Threads&) const {

@@ -160,10 +160,11 @@ void zero_gradient(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer&
   const std::int64_t bytes = bytes_of(gradient.mem), width = elements_of(gradient.shape) * bytes;
   if (width == 0) return;
   const CurrentGpu current(cuda.driver, gpu);
-  for (std::int64_t r = 0; r < rows; ++r)
+  const bool is_dense = gradient.row_stride * bytes == width;
+  for (std::int64_t r = 0; r < (is_dense ? std::min<std::int64_t>(rows, 1) : rows); ++r)
     cuda.driver.check(cuda.driver.functions().cuMemsetD8Async(
                           reinterpret_cast<DeviceAddress>(at(gradient.to, r * gradient.row_stride * bytes)),
-                          0, static_cast<std::size_t>(width), stream),
+                          0, static_cast<std::size_t>(is_dense ? rows * width : width), stream),
                       "write zeros");
 }
 

@@ -89,8 +89,9 @@ void* cuda_allocate(std::int64_t bytes, int device, void* stream) {
   const Driver& driver = Cuda::standard().driver;
   const CurrentGpu current(driver, driver.gpu(device));
   DeviceAddress made = 0;
-  driver.check(driver.functions().cuMemAllocAsync(&made, static_cast<std::size_t>(bytes), stream),
-               "allocate memory for an expanded parameter");
+  driver.check(
+      driver.functions().cuMemAllocAsync(&made, static_cast<std::size_t>(bytes), stream),
+      join("allocate ", bytes, " bytes for a parameter that is expanded to the step's shape").c_str());
   return reinterpret_cast<void*>(made);
 }
 

@@ -18,6 +18,9 @@ constexpr int oldest_version = 11020;  // memory in the order of a stream
 
 constexpr const char* visible_hint = "; is there one, and may this process see it (CUDA_VISIBLE_DEVICES)?";
 
+/// An illegal address and the like: every call says so from then on.
+bool is_lasting(int result) { return result == 700 || result == 702 || (result >= 714 && result <= 719); }
+
 /// "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
 std::string text_of_error(const DriverFunctions& cuda, int result) {
   const char *name = nullptr, *text = nullptr;
@@ -27,7 +30,10 @@ std::string text_of_error(const DriverFunctions& cuda, int result) {
               result == error_not_initialized ? "; a process that was forked from one that used CUDA cannot "
                                                 "use it: start it with spawn"
               : result == error_no_device     ? visible_hint
-                                              : "");
+              : is_lasting(result)
+                  ? "; a kernel that ran before, maybe none of these, failed, and this process "
+                    "cannot use the device any more"
+                  : "");
 }
 
 std::string version_text(int version) { return join(version / 1000, ".", version % 1000 / 10); }

@@ -93,7 +93,7 @@ void Binding::check_names(Role role) const {
     if (argument.role == role) names.push_back(argument.name);
   for (const auto& [name, array] : arrays(role))
     if (std::find(names.begin(), names.end(), name) == names.end())
-      fail("there is no ", word_of(role), " '", name, "'", did_you_mean(name, names),
+      fail("there is no ", word_of(role), " '", name, "'", which_there_are(name, names),
            names.empty() ? join("; the neuron has no ", word_of(role)) : "");
 }
 

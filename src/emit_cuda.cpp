@@ -250,9 +250,10 @@ std::string cuda_too_many_fields(const Plan& plan, const CudaModule& module) {
   const std::size_t buffers = plan.buffers.size(), fields = module.fields.size();
   if (fields <= cuda_most_fields) return "";
   return join(
-      "a CUDA kernel takes ", cuda_most_fields, " numbers at most, but this one has ", buffers,
-      " buffers that need ", fields, "; about ", buffers * cuda_most_fields / fields,
-      " inputs, states, outputs, parameters and saved values can be had: use fewer, or target \"cpu\"");
+      "a CUDA kernel takes ", cuda_most_fields, " numbers at most, but this one needs ", fields,
+      " to find its ", buffers,
+      " arrays, which are inputs, states, outputs, parameters, values that are saved, and gradients of "
+      "them; use fewer, or target \"cpu\"");
 }
 
 std::vector<const char*> cuda_compile_options_of(int nvrtc_major, int nvrtc_minor) {

@@ -69,4 +69,13 @@ std::string did_you_mean(std::string_view wrong, const std::vector<std::string>&
   return best.empty() ? "" : join(" (did you mean '", best, "'?)");
 }
 
+std::string which_there_are(std::string_view wrong, const std::vector<std::string>& names) {
+  constexpr std::size_t most = 8;
+  const std::string near = did_you_mean(wrong, names);
+  if (!near.empty() || names.empty() || names.size() > most) return near;
+  std::string list;
+  for (const std::string& name : names) list += join(list.empty() ? "'" : "', '", name);
+  return join(names.size() == 1 ? " (there is " : " (there are ", list, "')");
+}
+
 }  // namespace flexsn

@@ -49,4 +49,7 @@ std::string nearest_name(std::string_view wrong, const std::vector<std::string>&
 /// " (did you mean 'x'?)" or nothing.
 std::string did_you_mean(std::string_view wrong, const std::vector<std::string>& names);
 
+/// The same; where none is near and there are few, all of them: " (there are 'a', 'b')".
+std::string which_there_are(std::string_view wrong, const std::vector<std::string>& names);
+
 }  // namespace flexsn

@@ -57,6 +57,9 @@ Bound to_come();
 void prepare_both(const Executable& forward, const PlanRun& run, const Executable& backward,
                   const std::function<bool(const Buffer&)>& has);
 
+/// Why a plan is more than a compiler takes in bearable time; "" where it is not.
+std::string too_many_ops(const Plan& plan, bool gpu);
+
 /// Throws a UserError that names the way out where this build or this machine has no CPU kernels.
 std::shared_ptr<const Executable> cpu_executable(Plan plan);
 

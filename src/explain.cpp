@@ -141,7 +141,7 @@ class Explainer {
         names.push_back(argument.name);
     if (std::find(names.begin(), names.end(), name) == names.end())
       fail("there is no input, state or param '", name, "' whose entries are loaded",
-           did_you_mean(name, names));
+           which_there_are(name, names));
     if (entries != 1 && entries != 2 && entries != 4)
       fail("1, 2 or 4 entries of '", name, "' can be loaded at once, found ", entries);
   }
@@ -155,7 +155,7 @@ class Explainer {
       if (names.back() == name) index = static_cast<int>(a);
     }
     if (index < 0)
-      fail("there is no param '", name, "' to have a shape", did_you_mean(name, names),
+      fail("there is no param '", name, "' to have a shape", which_there_are(name, names),
            names.empty() ? "; the neuron has no param" : "");
     const Argument& argument = step_.arguments[index];
     for (std::int64_t dim : given)
@@ -481,8 +481,11 @@ class Explainer {
     }
     std::vector<bool> usual;  // buffers of a run to which nothing optional is given
     for (const Buffer& buffer : plan.buffers) usual.push_back(!buffer.optional);
-    const std::string refused = cuda_too_many_fields(plan, emit_cuda(plan, usual, cut));
+    const std::string too_long = too_many_ops(plan, true);
+    const std::string refused =
+        !too_long.empty() ? too_long : cuda_too_many_fields(plan, emit_cuda(plan, usual, cut));
     const bool is_compiled = present && refused.empty();
+    const bool loops = cut.unroll > 1 && is_too_long(shape.work, cut.unroll, cut.vector);
     const std::vector<GpuEntry> compiled = is_compiled ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
       if (entry.entry == cuda_narrow && !entry.again.empty()) cut.early = false;
@@ -490,7 +493,9 @@ class Explainer {
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,
                         .steps_at_once = cut.unroll,
-                        .registers = narrow.empty() ? shape.registers() : shape.narrow_registers(),
+                        .registers = loops            ? cut.vector * shape.registers_at_once
+                                     : narrow.empty() ? shape.registers()
+                                                      : shape.narrow_registers(),
                         .ops = shape.ops,
                         .instructions = shape.instructions,
                         .bytes = bytes,
@@ -506,7 +511,10 @@ class Explainer {
                  narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
                  " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
                  gpu.threads_a_block, " threads a block, about ", gpu.registers, " registers for values, ",
-                 counted(gpu.ops, "exact op"), " a step");
+                 counted(gpu.ops, "exact op"), " a step",
+                 loops ? "; its steps run in a loop, so their rows and values lie in local memory, which is "
+                         "not counted"
+                       : "");
     for (const GpuEntry& entry : compiled)
       gpu_ +=
           join("; ", entry.entry, entry.again.empty() ? "" : join(" (compiled once more: ", entry.again, ")"),

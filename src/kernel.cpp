@@ -99,7 +99,7 @@ struct RunState {
       if (step().arguments[a].name == name) return static_cast<int>(a);
       names.push_back(step().arguments[a].name);
     }
-    fail("there is no ", word, " '", name, "'", did_you_mean(name, names));
+    fail("there is no ", word, " '", name, "'", which_there_are(name, names));
   }
 
   int output(const std::string& name) const {
@@ -109,7 +109,7 @@ struct RunState {
       if (step().results[r].name == name) return static_cast<int>(r);
       names.push_back(step().results[r].name);
     }
-    fail("there is no output '", name, "'", did_you_mean(name, names));
+    fail("there is no output '", name, "'", which_there_are(name, names));
   }
 
   /// What a GPU reads and writes must be in its memory.
@@ -245,7 +245,12 @@ struct RunState {
 
   /// Memory of the device until the run is queued.
   void* room_on_gpu(std::int64_t bytes) {
-    void* out = cuda_allocate(bytes, device(), stream);
+    void* out = nullptr;
+    try {
+      out = cuda_allocate(bytes, device(), stream);
+    } catch (const UserError& error) {
+      fail(error.what());
+    }
     expanded.emplace_back(out, [at = device(), on = stream](void* data) {
       try {
         cuda_free(data, at, on);
@@ -487,7 +492,7 @@ struct RunState {
              "' is an output and a state, so it does not say where the gradient arrives; rename one of them");
       if (!known && std::find(names.begin(), names.end(), name) == names.end())
         fail("there is no output or state '", name, "' for a gradient to arrive at",
-             did_you_mean(name, names));
+             which_there_are(name, names));
       if (!known)
         fail("no gradient can arrive at '", name,
              "': it carries none, or the kernel was compiled for others (training.arriving)");
@@ -500,7 +505,7 @@ struct RunState {
         if (argument.name == name) found = &argument;
       }
       if (found == nullptr)
-        fail("there is no argument '", name, "' to take a gradient of", did_you_mean(name, names));
+        fail("there is no argument '", name, "' to take a gradient of", which_there_are(name, names));
       const std::vector<std::string>& compiled = kernels->options().training.wanted;
       const int index = static_cast<int>(found - step().arguments.data());
       const bool given = std::any_of(joint.results.begin(), joint.results.end(), [&](const Result& result) {

@@ -23,25 +23,13 @@ class Interpreted : public Executable {
   Plan plan_;
 };
 
-/// Compilers take time that grows with the square of a kernel's length: seconds for this many operations on a
-/// CPU, tens of seconds on a GPU.
-constexpr std::size_t most_ops = 50000;
-
-void check_size(const Plan& plan) {
-  const std::size_t ops =
-      plan.step.graph.nodes.size() + (plan.rebuild ? plan.rebuild->graph.nodes.size() : 0);
-  if (ops > most_ops)
-    user_error("neuron '", plan.neuron, "': a kernel of it has ", ops, " operations, but a compiled one has ",
-               most_ops,
-               " at most; split the step into neurons that follow each other, or use the target "
-               "\"interpreter\"");
-}
-
 /// Kernels of equal plans are one, as long as anyone holds it.
 std::shared_ptr<const Executable> shared_executable(Plan plan, const std::string& target) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<const Executable>> known;
-  if (target != "interpreter") check_size(plan);
+  if (target != "interpreter")
+    if (const std::string why = too_many_ops(plan, target == "cuda"); !why.empty())
+      user_error("neuron '", plan.neuron, "': ", why);
   const char* shape = target == "cuda" ? std::getenv("FLEXSN_CUDA_SHAPE") : nullptr;
   const std::string key = join(target, " ", shape == nullptr ? "" : shape, "\n", print(plan, false));
   const std::lock_guard lock(mutex);

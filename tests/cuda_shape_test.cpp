@@ -300,8 +300,7 @@ TEST(CudaExplained, AKernelOfTooManyBuffersIsSaidToBeRefused) {
   options.training.costs = cost_model_named("gpu");
   const Explanation found = explain(many, options);
   ASSERT_FALSE(found.gpu.empty());
-  EXPECT_EQ(
-      found.gpu[0].refused.find("a CUDA kernel takes 512 numbers at most, but this one has 302 buffers"), 0u)
+  EXPECT_EQ(found.gpu[0].refused.find("a CUDA kernel takes 512 numbers at most, but this one needs 60"), 0u)
       << found.gpu[0].refused;
   EXPECT_NE(found.text.find("inference_final_state: cannot run: a CUDA kernel takes"), std::string::npos);
   EXPECT_EQ(explain(neuron_named("lif"), options).gpu[0].refused, "");
@@ -319,6 +318,20 @@ TEST(CudaExplained, AKernelOfTooManyBuffersIsSaidToBeRefused) {
   const std::vector<GpuKernel> kernels = explain(nearly, options).gpu;
   EXPECT_EQ(kernels.back().kernel, "backward");
   EXPECT_EQ(kernels.back().refused, "");
+}
+
+TEST(CudaExplained, StepsInALoopAreSaidToBeInLocalMemory) {
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  options.training.saving = Saving::rebuild;
+  for (const auto& [segment, loops] : {std::pair(8, false), std::pair(1024, true)}) {
+    options.training.segment = segment;
+    const Explanation found = explain(neuron_named("lif"), options);
+    EXPECT_EQ(found.text.find("its steps run in a loop, so their rows and values lie in local memory") !=
+                  std::string::npos,
+              loops);
+    EXPECT_LT(found.gpu.back().registers, 255);
+  }
 }
 
 TEST(CudaShape, APersonMayAskForAnother) {

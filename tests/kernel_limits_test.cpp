@@ -49,16 +49,39 @@ TEST(Kernel, RowsLieWithinTheBytesThatMemoryCanHave) {
       << "where an array without elements starts is nobody's business";
 }
 
+Neuron long_neuron(int ops) {
+  std::string text = "neuron long {\ninput x : f32\n%0 = add %x, 1\n";
+  for (int i = 1; i < ops; ++i) text += join("%", i, " = mul %", i - 1, ", %x\n");
+  return parse_neuron(join(text, "output y = %", ops - 1, "\n}\n"));
+}
+
+TEST(Kernel, MoreOperationsThanCompilersForGpusCanTakeAreRefused) {
+  const Neuron long_one = long_neuron(30000);
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  const Explanation explained = explain(long_one, options);
+  EXPECT_TRUE(explained.gpu.at(0).refused.starts_with("a kernel of it has 30"));
+  EXPECT_NE(explained.text.find("inference_final_state: cannot run: a kernel of it has"), std::string::npos);
+  const std::string remedy =
+      "operations, but one that is compiled for a GPU has 20000 at most; split the step into neurons that "
+      "follow each other, or use the target \"cpu\"";
+  EXPECT_NE(explained.gpu[0].refused.find(remedy), std::string::npos) << explained.gpu[0].refused;
+  EXPECT_EQ(explain(long_neuron(5000), options).gpu.at(0).refused, "");
+  if (!cuda_absent().empty()) return;
+  const std::string found =
+      error([&] { compile(long_one, {.target = "cuda"}).bind({1, {2}}).workspace_bytes(); });
+  EXPECT_NE(found.find(remedy), std::string::npos) << found;
+}
+
 TEST(Kernel, MoreOperationsThanCompilersCanTakeAreRefused) {
   if (!cpu_absent().empty()) GTEST_SKIP() << cpu_absent();
-  std::string text = "neuron long {\ninput x : f32\n%0 = add %x, 1\n";
-  for (int i = 1; i < 60000; ++i) text += join("%", i, " = mul %", i - 1, ", %x\n");
-  const Neuron long_one = parse_neuron(text + "output y = %59999\n}\n");
+  const Neuron long_one = long_neuron(60000);
   std::vector<float> x(2, 1), y(2);
   const std::string found =
       error([&] { compile(long_one).bind({1, {2}}).in("x", x).out("y", y).inference(); });
   EXPECT_TRUE(found.starts_with("neuron 'long': a kernel of it has 60")) << found;
-  EXPECT_NE(found.find("operations, but a compiled one has 50000 at most; split the step into neurons that "
+  EXPECT_NE(found.find("operations, but one that is compiled for a CPU has 50000 at most; split the step "
+                       "into neurons that "
                        "follow each other, or use the target \"interpreter\""),
             std::string::npos)
       << found;

@@ -747,7 +747,8 @@ TEST(Plan, WrongRequestsAreNamed) {
             "neuron 'odd': param 'tau' has shape [-3], which must not be negative");
   EXPECT_EQ(shapes({2, 3}, "tua", {3}),
             "neuron 'odd': there is no param 'tua' to have a shape (did you mean 'tau'?)");
-  EXPECT_EQ(shapes({2, 3}, "x", {3}), "neuron 'odd': there is no param 'x' to have a shape");
+  EXPECT_EQ(shapes({2, 3}, "x", {3}),
+            "neuron 'odd': there is no param 'x' to have a shape (there are 'tau', 'gate')");
   EXPECT_EQ(
       shapes({2, 3}, "tau", {2}),
       "neuron 'odd': param 'tau' has shape [2], which does not broadcast to the step's shape [2, 3]; each "
