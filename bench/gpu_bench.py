@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,6 +209,11 @@ class Table:
 
     def __init__(self):
         self.rows: list[dict] = []
+        self.failed: list[str] = []  #: work that could not be timed
+
+    def summary(self) -> str:
+        lines = [f"missed: {row['work']}" for row in self.rows if row["good"] is False]
+        return "\n".join([*lines, *(f"FAILED: {work}, as was said above" for work in self.failed)])
 
     def at_least(self, work: str, goal: float | None, found: float, unit: str = "", **more: float) -> None:
         self._add(work, goal, found, unit, None if goal is None else found >= goal, more)
@@ -286,7 +292,7 @@ def calls(table: Table, bandwidth: float) -> None:
         table.at_most(work, goal, statistics.median(wall_clock(run) for _ in range(5)) * 1e3, "us")
 
 
-def beside_compile(table: Table) -> None:
+def beside_compile(table: Table, _: float) -> None:
     """Last of what is timed here: torch.compile leaves a hook behind that every later call goes through."""
     for elements, goal in ((4194304, 5), (32768, None)):
         x, grad = data(8, elements)
@@ -329,7 +335,7 @@ def triton_modules(table: Table, bandwidth: float) -> None:
             table.at_least(work, goal, passes * pass_ms / ms, ms=ms, cuda_ms=cuda_ms)
 
 
-def parameters(table: Table) -> None:
+def parameters(table: Table, _: float) -> None:
     for steps in (8, 32):
         x, grad = data(steps, 4194304)
         plain = by_replay(training(fused(lif), x, grad))
@@ -388,7 +394,7 @@ def ring(x, *states):
     return last, products[0] + x, *(b - a for a, b in zip(products[:3], products[1:4])), last
 
 
-def savings(table: Table) -> None:
+def savings(table: Table, _: float) -> None:
     """What the planner chose to save, against what it could have chosen."""
     steps, elements, half = 32, 2097152, torch.float16
     for subject, dtype in (
@@ -456,7 +462,7 @@ def first_call(steps: int, cache: str) -> float | None:
     return float(out.stdout.split()[-1])
 
 
-def first_calls(table: Table, processes: int = 3) -> None:
+def first_calls(table: Table, _: float, processes: int = 3) -> None:
     for steps in (8, 500):
         empty, warm = [], []
         with tempfile.TemporaryDirectory() as folder:
@@ -464,8 +470,10 @@ def first_calls(table: Table, processes: int = 3) -> None:
                 for found in (empty, warm):
                     found.append(first_call(steps, f"{folder}/{number}"))
         for name, goal, found in (("empty disk cache", 0.5, empty), ("disk cache warm", 0.1, warm)):
-            if None not in found:
-                work = f"first training call, T = {steps}, {name}"
+            work = f"first training call, T = {steps}, {name}"
+            if None in found:
+                table.failed.append(work)
+            else:
                 table.at_most(work, goal, statistics.median(found), "s", slowest=max(found))
 
 
@@ -473,7 +481,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="write the figures as JSON to this file")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--only", action="append", help="floor, parameters, neurons, savings, triton, calls, first, compile")
+    parts = {
+        "floor": against_floor,
+        "parameters": parameters,
+        "neurons": other_neurons,
+        "savings": savings,
+        "triton": triton_modules,
+        "calls": calls,
+        "first": first_calls,
+        "compile": beside_compile,
+    }
+    parser.add_argument("--only", action="append", choices=parts, help="one part; may be given several times")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench-gpu needs an NVIDIA GPU that torch can see")
@@ -481,18 +499,14 @@ def main() -> None:
     machine = torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}, a copy moves {bandwidth / 1e9:.0f} GB/s", flush=True)
     table = Table()
-    parts = {
-        "floor": lambda: against_floor(table, bandwidth),
-        "parameters": lambda: parameters(table),
-        "neurons": lambda: other_neurons(table, bandwidth),
-        "savings": lambda: savings(table),
-        "triton": lambda: triton_modules(table, bandwidth),
-        "calls": lambda: calls(table, bandwidth),
-        "first": lambda: first_calls(table),
-        "compile": lambda: None if args.no_compile else beside_compile(table),
-    }
     for name in args.only or parts:
-        parts[name]()
+        if name == "compile" and args.no_compile:
+            continue
+        try:
+            parts[name](table, bandwidth)
+        except Exception:  # the other parts are worth having
+            traceback.print_exc()
+            table.failed.append(name)
     if args.out:
         facts = {
             "machine": machine,
@@ -501,6 +515,8 @@ def main() -> None:
             "rows": table.rows,
         }
         Path(args.out).write_text(json.dumps(facts, indent=1) + "\n")
+    print(table.summary(), end="\n" if table.summary() else "")
+    sys.exit(bool(table.failed))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ fi
 export FLEXSN_NEURON_TEXTS=$PWD/build-gpu/flexsn_neuron_texts
 # Side by side: most of their time goes to compilers that use one processor each.
 running=()
+# Each is a group of processes, as an interrupt of this script does not reach them by itself.
+set -m
+trap 'kill -- "${running[@]/#/-}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
 start() {
   "$@" >"build-gpu/test.${#running[@]}.log" 2>&1 &
   running+=($!)
