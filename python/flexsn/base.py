@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from ._torch import backward_number, is_view
 
@@ -154,9 +155,9 @@ class MemoryModule(StepModule, nn.Module):
         yield from self._memories.items()
 
     def detach(self) -> None:
-        """Cuts the memories from the graph that made them."""
+        """Cuts the memories from the graph that made them; those made in inference mode become ordinary tensors."""
         for name, value in self._memories.items():
-            self._memories[name] = map_tensors(Tensor.detach, value)
+            self._memories[name] = map_tensors(_detached, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MemoryModule:
         for values in (self._memories, self._memories_rv):
@@ -218,6 +219,13 @@ def _join_spikingjelly() -> None:
     except TypeError:
         # A class that derives from theirs first and ours second leaves no order for this one.
         return
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    # Compilers cannot ask, and what they save for backward must not be of inference mode.
+    if not is_dynamo_compiling() and tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    return tensor.detach()
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:

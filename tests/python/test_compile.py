@@ -541,3 +541,23 @@ def test_a_gradient_that_needs_no_freed_graph_is_given():
     compiled(x).sum().backward()
     y = torch.randn(4, 3, requires_grad=True)
     assert torch.autograd.grad(compiled(y).sum(), y)[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: FlexSN(soft, num_states=1), lambda: neurons.LIFNode(step_mode="m")],
+    ids=["a core", "a neuron of the library"],
+)
+def test_states_of_inference_mode_are_trained_from_once_they_are_detached(make: Callable[[], nn.Module]) -> None:
+    found = []
+    for run in (lambda net: net, lambda net: torch.compile(net, fullgraph=True, backend="aot_eager")):
+        net = make()
+        call = run(net)
+        x = torch.linspace(-1.0, 3.0, 20).view(5, 4)
+        with torch.inference_mode():
+            call(x)
+            functional.detach_net(net)
+        functional.detach_net(net)
+        x.requires_grad_()
+        found.append(torch.autograd.grad(call(x).square().sum(), x)[0])
+    assert torch.equal(*found) and found[0].abs().sum() > 0
