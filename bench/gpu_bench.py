@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 
@@ -424,6 +425,43 @@ def savings(table: Table, _: float) -> None:
         table.at_least(work, 0.95, min(found.values()) / found["automatic"], **found)
 
 
+def cuts(table: Table, _: float) -> None:
+    """How the rule cut kernels, against elements a thread, steps at once and steps between checkpoints of other ways."""
+    vectors, segments = (1, 2, 4), (8, 16)
+    for subject, steps, elements in (
+        (neurons.LIFNode(step_mode="m"), 8, 4194304),
+        (neurons.LIFNode(step_mode="m"), 32, 4194304),
+        (neurons.LIFNode(step_mode="m"), 128, 262144),
+        (neurons.ParametricLIFNode(step_mode="m"), 32, 2097152),
+        (neurons.CUBALIFNode(step_mode="m"), 32, 2097152),
+        (neurons.AdExNode(step_mode="m"), 32, 2097152),
+        (flexsn.FlexSN(ring, num_inputs=1, num_states=5), 32, 2097152),
+    ):
+        x, grad = data(steps, elements)
+        text = flexsn.show(subject.cuda(), "ir", inputs=x)
+        params = list(subject.parameters())
+        what = subject.core.__name__ if isinstance(subject, flexsn.FlexSN) else type(subject).__name__
+        for kind, ways in (
+            ("inference", [(f"vector={v},unroll={k}", "") for v in vectors for k in segments]),
+            ("training", [(f"vector={v}", f",segment={k}") for v in vectors for k in segments]),
+        ):
+            found = {}
+            for number, (shape, plan) in enumerate([("", ""), *ways]):
+                # A neuron's kernels are cut once, so each way has a neuron of its own name.
+                neuron = text.replace("neuron ", f"neuron cut_{number}_", 1)
+
+                def call(x, neuron=neuron, plan=f"gpu{plan}"):
+                    if not torch.is_grad_enabled():
+                        return torch.ops.flexsn.inference_final_state(neuron, [x], [], params)[0]
+                    return torch.ops.flexsn.training_final_state(neuron, [x], [], params, [0], plan)[0]
+
+                run = training(call, x, grad) if kind == "training" else inference(call, x)
+                with unittest.mock.patch.dict(os.environ, FLEXSN_CUDA_SHAPE=shape):
+                    found[f"{shape}{plan}" or "automatic"] = by_replay(run)
+            work = f"{what} {kind} {steps} x {elements}, of the best way to cut"
+            table.at_least(work, None, min(found.values()) / found["automatic"], **found)
+
+
 FIRST_CALL = """
 import sys, time
 sys.path.insert(0, {folder!r})
@@ -486,6 +524,7 @@ def main() -> None:
         "parameters": parameters,
         "neurons": other_neurons,
         "savings": savings,
+        "cuts": cuts,
         "triton": triton_modules,
         "calls": calls,
         "first": first_calls,
@@ -499,7 +538,8 @@ def main() -> None:
     machine = torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}, a copy moves {bandwidth / 1e9:.0f} GB/s", flush=True)
     table = Table()
-    for name in args.only or parts:
+    usual = [name for name in parts if name != "cuts"]  # which has no goal, so it is run by name
+    for name in args.only or usual:
         if name == "compile" and args.no_compile:
             continue
         try:
