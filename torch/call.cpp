@@ -197,10 +197,7 @@ class Call {
                  ", found ", text_of(shape));
       shape.erase(shape.begin());
     }
-    if (tensor.device() != device_)
-      fail_for("parameter '", wanted.name, "' is on ", tensor.device().str(),
-               ", but other tensors of the call are on ", device_.str(),
-               "; move it, or the module that it is of");
+    require_parameter_on(device_, neuron_, place, tensor);
     check(Name{"parameter", place}, tensor, wanted.mem, tensor.sizes().vec());
     const std::optional<Broadcast> how = broadcast(step_, shape);
     if (!how)
@@ -308,6 +305,15 @@ at::ScalarType scalar_type(Mem mem) {
   }
   internal_check(false, "a memory type that torch does not have");
   return at::kFloat;
+}
+
+void require_parameter_on(at::Device device, const TorchNeuron& neuron, std::size_t place,
+                          const at::Tensor& tensor) {
+  if (device.is_meta() ? tensor.is_meta() : tensor.device() == device) return;
+  const ir::Graph& graph = neuron.graph();
+  user_error("flexsn: neuron '", graph.name, "': parameter '", graph.arguments[neuron.params()[place]].name,
+             "' is on ", tensor.device().str(), ", but other tensors of the call are on ", device.str(),
+             "; move it, or the module that it is of");
 }
 
 std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList inputs, at::TensorList states,

@@ -1,4 +1,4 @@
-// One call of an operator: its tensors, checked against the neuron and each other, and run on the CPU.
+// One call of an operator: its tensors, checked against the neuron and each other, and run where they are.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -16,6 +16,10 @@ at::ScalarType scalar_type(Mem mem);
 /// Checkpoints are one row after another with these elements behind them: torch's compilers compile anew for
 /// sizes 0 and 1, which a number of checkpoints may be and this cannot.
 inline constexpr std::int64_t checkpoint_pad = 2;
+
+/// Says of a parameter that is not on the device of the call what it is called and what to do.
+void require_parameter_on(at::Device device, const TorchNeuron& neuron, std::size_t place,
+                          const at::Tensor& tensor);
 
 /// Outputs and states, then, where `training`, what backward needs.
 std::vector<at::Tensor> run_forward(const TorchNeuron& neuron, at::TensorList inputs, at::TensorList states,

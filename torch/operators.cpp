@@ -133,8 +133,10 @@ std::vector<Tensor> results_of(Text text, TensorList inputs, TensorList states, 
     require_type("state", i, states[i], memory(neuron.states()[i]));
     require_shape("state", i, states[i], step);
   }
-  for (std::size_t i = 0; i < params.size(); ++i)
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    require_parameter_on(at::kMeta, neuron, i, params[i]);
     require_type("parameter", i, params[i], memory(neuron.params()[i]));
+  }
   std::vector<Tensor> results;
   for (int index : neuron.outputs()) results.push_back(made(whole, neuron.graph().results[index].mem));
   for (int index : neuron.states())
@@ -181,7 +183,7 @@ std::vector<Tensor> backward_meta(Text text, const OptionalTensors& grads, const
     require_meta("input", inputs);
     require_meta("state", states);
     require_meta("result", results);
-    for (std::size_t i = 0; i < params.size(); ++i) require_meta("parameter", i, params[i]);
+    for (std::size_t i = 0; i < params.size(); ++i) require_parameter_on(at::kMeta, neuron, i, params[i]);
     places_now(neuron, request_of(neuron, wanted, sequences, plan), now);
     const std::size_t first_param = neuron.inputs().size() + neuron.states().size();
     std::vector<Tensor> gradients;

@@ -673,6 +673,10 @@ def test_tensors_on_several_devices_are_refused(name):
         op(text, [x], [v.to("meta")], [])
     with pytest.raises(ValueError, match="state 0 is on cpu, but other tensors of the call are on meta"):
         op(text, [x.to("meta")], [v], [])
+    text, (leak, level) = neuron_of(with_params(torch.rand(3), torch.ones(3)), [x], [v])
+    said = "parameter '.*' is on cpu, but other tensors of the call are on meta; move it, or the module that it is of"
+    with pytest.raises(ValueError, match=said):
+        op(text, [x.to("meta")], [v.to("meta")], [leak.to("meta"), level])
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "neuron {"])
