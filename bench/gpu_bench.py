@@ -428,6 +428,11 @@ def savings(table: Table, _: float) -> None:
 def cuts(table: Table, _: float) -> None:
     """How the rule cut kernels, against elements a thread, steps at once and steps between checkpoints of other ways."""
     vectors, segments = (1, 2, 4), (8, 16)
+    crowded = [
+        ("vector=1,resident_threads=1024", ",segment=16"),
+        ("vector=2,resident_threads=512", ",segment=16"),
+        ("vector=1,resident_threads=512", ",segment=32"),
+    ]
     for subject, steps, elements in (
         (neurons.LIFNode(step_mode="m"), 8, 4194304),
         (neurons.LIFNode(step_mode="m"), 32, 4194304),
@@ -443,7 +448,7 @@ def cuts(table: Table, _: float) -> None:
         what = subject.core.__name__ if isinstance(subject, flexsn.FlexSN) else type(subject).__name__
         for kind, ways in (
             ("inference", [(f"vector={v},unroll={k}", "") for v in vectors for k in segments]),
-            ("training", [(f"vector={v}", f",segment={k}") for v in vectors for k in segments]),
+            ("training", [*((f"vector={v}", f",segment={k}") for v in vectors for k in segments), *crowded]),
         ):
             found = {}
             for number, (shape, plan) in enumerate([("", ""), *ways]):
