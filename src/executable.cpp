@@ -23,14 +23,15 @@ std::int64_t rows_bytes(const Buffer& buffer, std::int64_t steps, std::int64_t e
 std::string too_many_ops(const Plan& plan, bool gpu) {
   // Compilers take time that grows with the square of a kernel's length: seconds for this many operations on
   // a CPU, half a minute on a GPU.
-  const std::size_t most = gpu ? 20000 : 50000;
+  constexpr std::size_t most_on_cpu = 50000, most_on_gpu = 20000;
+  const std::size_t most = gpu ? most_on_gpu : most_on_cpu;
   const std::size_t ops =
       plan.step.graph.nodes.size() + (plan.rebuild ? plan.rebuild->graph.nodes.size() : 0);
   if (ops <= most) return "";
   return join("a kernel of it has ", ops, " operations, but one that is compiled for a ", gpu ? "GPU" : "CPU",
               " has ", most,
               " at most; split the step into neurons that follow each other, or use the target ",
-              gpu && ops <= 50000 ? "\"cpu\"" : "\"interpreter\"");
+              gpu && ops <= most_on_cpu ? "\"cpu\"" : "\"interpreter\"");
 }
 
 std::int64_t Executable::scratch_bytes(std::int64_t steps, const ParamGradients& gradients, Scratch) const {

@@ -236,7 +236,7 @@ def _gpu_meant(meant: torch.device | None, inputs: torch.device) -> int:
     device = meant or inputs
     if device.type != "cuda":
         return -1
-    if device.index is None and torch.cuda.is_available():
+    if device.index is None and torch.cuda.is_initialized():  # which asking about a GPU is not to change
         return torch.cuda.current_device()
     return device.index or 0
 
