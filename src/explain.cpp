@@ -257,7 +257,10 @@ class Explainer {
   }
 
   /// A kernel, behind the parameters that are expanded for it.
-  void add_kernel(std::vector<Traffic>& kernels, std::string kernel, const Plan& plan) const {
+  void add_kernel(std::vector<Traffic>& kernels, std::string kernel, const Plan& plan) {
+    if (!for_gpu())
+      if (const std::string why = too_many_ops(plan, false); !why.empty())
+        refused_ += join("\n", kernel, " cannot run: ", why, "\n");
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.holds != Holds::param || !places_[buffer.index].expanded) continue;
       add_pass(kernels, "expand " + step_.arguments[buffer.index].name, buffer.index,
@@ -608,6 +611,7 @@ class Explainer {
              "\ninference: ", counted(launches(out_.inference), "launch"), ", ",
              decimal(out_.inference_passes), " passes\n", table(out_.inference));
     text += out_.untrainable.empty() ? training_text() : "\ntraining: none. " + out_.untrainable + "\n";
+    text += refused_;
     return gpu_.empty()
                ? text
                : join(text, "\non a GPU", options_.device == 0 ? "" : join(", device ", options_.device),
@@ -687,6 +691,7 @@ class Explainer {
   std::vector<Place> places_;      ///< for each argument of the step; of parameters only
   std::vector<std::string> full_;  ///< per-step parameters that are read like inputs
   Explanation out_;
+  std::string refused_;    ///< kernels that a CPU's compiler is not given, in words
   std::string gpu_;        ///< how kernels are cut for a GPU, in words
   std::string no_device_;  ///< why there is no GPU to go by; "" where there is one, and where none is meant
   std::string unknown_;    ///< why it is not known what a compiler makes of kernels there

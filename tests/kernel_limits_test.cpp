@@ -80,6 +80,8 @@ TEST(Kernel, MoreOperationsThanCompilersCanTakeAreRefused) {
   const std::string found =
       error([&] { compile(long_one).bind({1, {2}}).in("x", x).out("y", y).inference(); });
   EXPECT_TRUE(found.starts_with("neuron 'long': a kernel of it has 60")) << found;
+  EXPECT_NE(explain(long_one, {}).text.find("\ninference_final_state cannot run: a kernel of it has 60"),
+            std::string::npos);
   EXPECT_NE(found.find("operations, but one that is compiled for a CPU has 50000 at most; split the step "
                        "into neurons that "
                        "follow each other, or use the target \"interpreter\""),
