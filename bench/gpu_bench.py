@@ -212,9 +212,9 @@ class Table:
         self.rows: list[dict] = []
         self.failed: list[str] = []  #: work that could not be timed
 
-    def summary(self) -> str:
-        lines = [f"missed: {row['work']}" for row in self.rows if row["good"] is False]
-        return "\n".join([*lines, *(f"FAILED: {work}, as was said above" for work in self.failed)])
+    def summary(self) -> list[str]:
+        missed = [f"missed: {row['work']}" for row in self.rows if row["good"] is False]
+        return [*missed, *(f"FAILED: {work}, as was said above" for work in self.failed)]
 
     def at_least(self, work: str, goal: float | None, found: float, unit: str = "", **more: float) -> None:
         self._add(work, goal, found, unit, None if goal is None else found >= goal, more)
@@ -395,6 +395,10 @@ def ring(x, *states):
     return last, products[0] + x, *(b - a for a, b in zip(products[:3], products[1:4])), last
 
 
+def named(subject: torch.nn.Module) -> str:
+    return subject.core.__name__ if isinstance(subject, flexsn.FlexSN) else type(subject).__name__
+
+
 def savings(table: Table, _: float) -> None:
     """What the planner chose to save, against what it could have chosen."""
     steps, elements, half = 32, 2097152, torch.float16
@@ -419,8 +423,7 @@ def savings(table: Table, _: float) -> None:
                 return torch.ops.flexsn.training_final_state(text, [x], [], params, [0], plan)[0]
 
             found[plan.replace("saving=", "").replace("=", "_")] = by_replay(training(call, x, grad))
-        what = subject.core.__name__ if isinstance(subject, flexsn.FlexSN) else type(subject).__name__
-        name = f"{what} {steps} x {elements} {str(dtype).split('.')[1]}"
+        name = f"{named(subject)} {steps} x {elements} {str(dtype).split('.')[1]}"
         work = f"{name} training, of the best way to save"
         table.at_least(work, 0.95, min(found.values()) / found["automatic"], **found)
 
@@ -445,7 +448,6 @@ def cuts(table: Table, _: float) -> None:
         x, grad = data(steps, elements)
         text = flexsn.show(subject.cuda(), "ir", inputs=x)
         params = list(subject.parameters())
-        what = subject.core.__name__ if isinstance(subject, flexsn.FlexSN) else type(subject).__name__
         for kind, ways in (
             ("inference", [(f"vector={v},unroll={k}", "") for v in vectors for k in segments]),
             ("training", [*((f"vector={v}", f",segment={k}") for v in vectors for k in segments), *crowded]),
@@ -463,7 +465,7 @@ def cuts(table: Table, _: float) -> None:
                 run = training(call, x, grad) if kind == "training" else inference(call, x)
                 with unittest.mock.patch.dict(os.environ, FLEXSN_CUDA_SHAPE=shape):
                     found[f"{shape}{plan}" or "automatic"] = by_replay(run)
-            work = f"{what} {kind} {steps} x {elements}, of the best way to cut"
+            work = f"{named(subject)} {kind} {steps} x {elements}, of the best way to cut"
             table.at_least(work, None, min(found.values()) / found["automatic"], **found)
 
 
@@ -560,7 +562,8 @@ def main() -> None:
             "rows": table.rows,
         }
         Path(args.out).write_text(json.dumps(facts, indent=1) + "\n")
-    print(table.summary(), end="\n" if table.summary() else "")
+    for line in table.summary():
+        print(line)
     sys.exit(bool(table.failed))
 
 

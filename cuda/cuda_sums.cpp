@@ -156,15 +156,19 @@ void finish_sums(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& b
 
 void zero_gradient(const Cuda& cuda, const Gpu& gpu, void* stream, const Buffer& buffer, std::int64_t steps,
                    const ParamGradient& gradient) {
-  const std::int64_t rows = buffer.lead == Lead::per_step ? steps : 1;
-  const std::int64_t bytes = bytes_of(gradient.mem), width = elements_of(gradient.shape) * bytes;
+  std::int64_t rows = buffer.lead == Lead::per_step ? steps : 1;
+  const std::int64_t bytes = bytes_of(gradient.mem);
+  std::int64_t width = elements_of(gradient.shape) * bytes;
+  if (gradient.row_stride * bytes == width) {  // one row right behind the other
+    width *= rows;
+    rows = 1;
+  }
   if (width == 0) return;
   const CurrentGpu current(cuda.driver, gpu);
-  const bool is_dense = gradient.row_stride * bytes == width;
-  for (std::int64_t r = 0; r < (is_dense ? std::min<std::int64_t>(rows, 1) : rows); ++r)
+  for (std::int64_t r = 0; r < rows; ++r)
     cuda.driver.check(cuda.driver.functions().cuMemsetD8Async(
                           reinterpret_cast<DeviceAddress>(at(gradient.to, r * gradient.row_stride * bytes)),
-                          0, static_cast<std::size_t>(is_dense ? rows * width : width), stream),
+                          0, static_cast<std::size_t>(width), stream),
                       "write zeros");
 }
 

@@ -478,6 +478,7 @@ class Explainer {
     CudaShape shape = cuda_shape_to_run(plan);
     CudaOptions& cut = shape.options;
     const std::string narrow = why_narrow(shape, plan);
+    const bool loops = cut.unroll > 1 && is_too_long(shape.work, cut.unroll, cut.vector);
     if (!narrow.empty()) {
       cut.vector = 1;
       cut.threads = cut.narrow_threads;
@@ -488,7 +489,6 @@ class Explainer {
     const std::string refused =
         !too_long.empty() ? too_long : cuda_too_many_fields(plan, emit_cuda(plan, usual, cut));
     const bool is_compiled = present && refused.empty();
-    const bool loops = cut.unroll > 1 && is_too_long(shape.work, cut.unroll, cut.vector);
     const std::vector<GpuEntry> compiled = is_compiled ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
       if (entry.entry == cuda_narrow && !entry.again.empty()) cut.early = false;

@@ -22,7 +22,7 @@ from . import version
 from ._subject import argument_names, told_states
 from .bench import OTHERS, bench
 from .export import FORMATS, export
-from .inspect import DTYPES, KINDS, STAGES, check, explain, show
+from .inspect import DTYPES, KINDS, STAGES, check, explain, show, why_not_there
 from .neuron import FlexSN, FlexSNKernel
 from .neurons import LibraryNeuron, by_name
 
@@ -247,10 +247,8 @@ def _run(given: argparse.Namespace) -> tuple[str, dict[str, Any], int]:
     """The text of a command, its fields, the exit status."""
     core = _load(given.core)
     if given.command in ("bench", "check") and given.device is not None:
-        if given.device.type == "cuda" and (given.device.index or 0) >= torch.cuda.device_count():
-            raise _WrongUse(
-                f"there is no {given.device} that torch can see, of {torch.cuda.device_count()} GPUs; leave out --device"
-            )
+        if why := why_not_there(given.device):
+            raise _WrongUse(f"{why}; leave out --device")
         core = core.to(given.device) if isinstance(core, torch.nn.Module) else core
     options = _options(core, given)
     if given.command == "show":

@@ -224,11 +224,17 @@ def device_meant(device: torch.device | str | None, asker: str) -> torch.device 
 def device_there(device: torch.device | str | None, asker: str) -> torch.device | None:
     """The same of one that tensors are to be on."""
     found = device_meant(device, asker)
-    if found is not None and found.type == "cuda":
-        count = torch.cuda.device_count()
-        if (found.index or 0) >= count:
-            raise ValueError(f"{asker}: there is no {found} that torch can see, of {count} GPUs; leave out device")
+    if found is not None and (why := why_not_there(found)):
+        raise ValueError(f"{asker}: {why}; leave out device")
     return found
+
+
+def why_not_there(device: torch.device) -> str:
+    """Why no tensor can be on this device; "" where it is there."""
+    count = torch.cuda.device_count()
+    if device.type != "cuda" or (device.index or 0) < count:
+        return ""
+    return f"there is no {device} that torch can see, of {count} GPUs"
 
 
 def _gpu_meant(meant: torch.device | None, inputs: torch.device) -> int:
