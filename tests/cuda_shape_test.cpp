@@ -320,6 +320,38 @@ TEST(CudaExplained, AKernelOfTooManyBuffersIsSaidToBeRefused) {
   EXPECT_EQ(kernels.back().refused, "");
 }
 
+TEST(CudaExplained, HowManyArraysAndLearnableValuesAKernelTakesIsWhatThePageOfTestsSays) {
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  const auto refuses = [&](const Neuron& neuron, std::string_view kernel) {
+    for (const GpuKernel& found : explain(neuron, options).gpu)
+      if (found.kernel == kernel) return !found.refused.empty();
+    ADD_FAILURE() << "no " << kernel;
+    return false;
+  };
+  const auto of_inputs = [](int inputs) {
+    return neuron("inputs", [inputs](Step& s) {
+      auto sum = s.input("x");
+      for (int i = 1; i < inputs; ++i) sum = sum + s.input(join("x", i));
+      s.output("y", sum);
+    });
+  };
+  for (const char* kernel : {"inference_final_state", "forward", "backward"}) {
+    EXPECT_FALSE(refuses(of_inputs(250), kernel)) << kernel;
+    EXPECT_TRUE(refuses(of_inputs(260), kernel)) << kernel;
+  }
+  const auto of_values = [](int values) {
+    return neuron("values", [values](Step& s) {
+      auto sum = s.input("x");
+      for (int i = 0; i < values; ++i) sum = sum * s.param(join("p", i), 1);
+      s.output("y", sum);
+    });
+  };
+  EXPECT_FALSE(refuses(of_values(165), "backward"));
+  EXPECT_TRUE(refuses(of_values(175), "backward"));
+  EXPECT_FALSE(refuses(of_values(175), "forward"));
+}
+
 TEST(CudaExplained, StepsInALoopAreSaidToBeInLocalMemory) {
   ExplainOptions options;
   options.training.costs = cost_model_named("gpu");
