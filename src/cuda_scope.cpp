@@ -46,7 +46,8 @@ CudaScope::CudaScope(const Plan& its_plan, const std::vector<bool>& present_buff
     : plan(its_plan),
       present(present_buffers),
       options(with),
-      segment(steps_at_once(plan, options)),
+      piece(steps_at_once(plan, options)),
+      segment(plan.rebuild ? plan.segment : piece),
       neuron(CudaNames().add(plan.neuron)) {
   step = plan.reverse
              ? body_of(plan.step, "_backward",
@@ -110,9 +111,17 @@ void CudaScope::name_values() {
   carries = named(plan.step, Slot::Kind::carry, plan.carries.size(), carried);
   CudaNames states, keeps;
   if (plan.rebuild) rebuilt = named(*plan.rebuild, Slot::Kind::carry, plan.rebuilt.size(), states);
-  kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), keeps);
-  // Names of variables in the function that takes steps.
-  CudaNames locals{"run", "thread", "begin", "rows", "kept", "carried", "sums", "k", "i", step.step};
+  // Names of variables in the function that takes steps, and in pieces in that which rebuilds them.
+  CudaNames locals{"run",  "thread", "begin", "rows", "kept",   "carried", "sums",
+                   "more", "place",  "k",     "i",    "states", step.step, rebuild ? rebuild->step : ""};
+  kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), in_pieces() ? locals : keeps);
+  kept_rows.resize(plan.buffers.size());
+  if (in_pieces()) {
+    const std::vector<int> later = rows_read_by(step, plan.step);
+    for (int i : rows_read_by(*rebuild, *plan.rebuild))
+      if (buffer(i).map != Map::scalar && std::find(later.begin(), later.end(), i) != later.end())
+        kept_rows[at(i)] = locals.add("kept_" + name(i));
+  }
   rows.resize(plan.buffers.size());
   unrounded.resize(plan.buffers.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -143,6 +152,16 @@ std::vector<int> CudaScope::rows_read() const {
   return list;
 }
 
+std::vector<int> CudaScope::rows_read_by(const CudaBody& cuda, const Body& body) const {
+  std::vector<int> list = rows_read();
+  std::erase_if(list, [&](int i) {
+    return std::none_of(cuda.reads.begin(), cuda.reads.end(), [&](int argument) {
+      return body.arguments[at(argument)] == Slot{Slot::Kind::load, i};
+    });
+  });
+  return list;
+}
+
 std::vector<std::pair<const CudaBody*, const Body*>> CudaScope::bodies() const {
   std::vector<std::pair<const CudaBody*, const Body*>> list = {{&step, &plan.step}};
   if (rebuild) list.push_back({&*rebuild, &*plan.rebuild});
@@ -161,7 +180,7 @@ std::string CudaScope::only_row(int index) const {
 }
 
 std::string_view CudaScope::unrolling() const {
-  return is_too_long(work(), segment, options.vector) ? "#pragma unroll 1" : "#pragma unroll";
+  return is_too_long(work(), piece, options.vector) ? "#pragma unroll 1" : "#pragma unroll";
 }
 
 }  // namespace flexsn

@@ -16,7 +16,8 @@ class CudaScope {
   const Plan& plan;
   const std::vector<bool>& present;
   const CudaOptions options;
-  const int segment;         ///< its steps
+  const int piece;           ///< its steps that are loaded at once
+  const int segment;         ///< its steps: one piece, or several where they are rebuilt
   const std::string neuron;  ///< its name, as an identifier
   CudaBody step;
   std::optional<CudaBody> rebuild;
@@ -26,6 +27,7 @@ class CudaScope {
   std::vector<std::string> carries;    ///< what goes from step to step
   std::vector<std::string> rebuilt;    ///< states of a segment's steps
   std::vector<std::string> kept;       ///< what the steps keep of them
+  std::vector<std::string> kept_rows;  ///< of buffers: a row that is kept too, in pieces
   std::vector<std::string> rows;       ///< of buffers that a step writes: the row
   std::vector<std::string> unrounded;  ///< and a result that memory does not hold as it is
   std::vector<std::string> sums;       ///< of sums over time; empty where nobody wants one
@@ -44,6 +46,9 @@ class CudaScope {
   std::vector<int> touched() const;
   /// Those of them with a row for each step that is read.
   std::vector<int> rows_read() const;
+  /// Those of these that a body reads.
+  std::vector<int> rows_read_by(const CudaBody& cuda, const Body& body) const;
+  bool in_pieces() const { return piece < segment; }
   /// The bodies, that of a step first.
   std::vector<std::pair<const CudaBody*, const Body*>> bodies() const;
 

@@ -23,22 +23,27 @@ int alive_at_once(const Graph& graph) {
   return flexsn::alive_at_once(graph, counted);
 }
 
-/// Registers for what a body loads in each step, rows that the other body loads as well counted once.
-int loaded_each_step(const Plan& plan) {
+/// Registers for what is loaded in each step: by the rebuild, and what else a step reads.
+std::pair<int, int> loaded_each_step(const Plan& plan) {
   std::vector<bool> loaded(plan.buffers.size());
-  const auto mark = [&](const Body& body) {
-    for (const Slot& slot : body.arguments)
-      if (slot.kind == Slot::Kind::load) loaded[static_cast<std::size_t>(slot.index)] = true;
+  const auto load = [&](int buffer) {
+    const Buffer& b = plan.buffers[static_cast<std::size_t>(buffer)];
+    std::vector<bool>::reference found = loaded[static_cast<std::size_t>(buffer)];
+    const int registers = found || b.map == Map::scalar ? 0 : registers_of(value_type(b.mem));
+    found = true;
+    return registers;
   };
-  mark(plan.step);
-  if (plan.rebuild) mark(*plan.rebuild);
+  const auto load_for = [&](const Body& body) {
+    int registers = 0;
+    for (const Slot& slot : body.arguments)
+      if (slot.kind == Slot::Kind::load) registers += load(slot.index);
+    return registers;
+  };
+  const int before = plan.rebuild ? load_for(*plan.rebuild) : 0;
+  int later = load_for(plan.step);
   for (const Carry& carry : plan.carries)
-    if (carry.add_sequence != no_buffer) loaded[static_cast<std::size_t>(carry.add_sequence)] = true;
-  int registers = 0;
-  for (std::size_t b = 0; b < loaded.size(); ++b)
-    if (loaded[b] && plan.buffers[b].map != Map::scalar)
-      registers += registers_of(value_type(plan.buffers[b].mem));
-  return registers;
+    if (carry.add_sequence != no_buffer) later += load(carry.add_sequence);
+  return {before, later};
 }
 
 /// How many rows each step reads or writes.
@@ -82,9 +87,8 @@ int alive_at_once(const Graph& graph, const std::vector<bool>& counted) {
 
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8, longest = 8;
+  constexpr int few_registers = 64, few_registers_in_pieces = 36;
   CudaShape shape;
-  shape.registers_a_step = shape.loaded_a_step = loaded_each_step(plan);
-  for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
     for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);
   for (const Sum& sum : plan.sums) shape.registers_at_once += registers_of(sum.type);
@@ -97,7 +101,17 @@ CudaShape cuda_shape(const Plan& plan) {
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
-  options.unroll = steps_at_once(plan, {.unroll = longest});
+  for (int threads : {options.threads, 64, 32, options.threads}) {  // what few keep may find room
+    options.threads = options.narrow_threads = threads;
+    options.unroll = longest;
+    options.unroll = steps_at_once(plan, options);
+    if (options.unroll <= longest) break;
+  }
+  const bool in_pieces = plan.rebuild && options.unroll < plan.segment;
+  const auto [before, later] = loaded_each_step(plan);
+  shape.registers_a_step = shape.loaded_a_step = in_pieces ? std::max(before, later) : before + later;
+  if (!in_pieces)
+    for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
   const auto is_too_much = [&] {
     return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };
@@ -105,9 +119,10 @@ CudaShape cuda_shape(const Plan& plan) {
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers)
     options.resident_threads = 0;
-  else if (shape.registers() <= 64 && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
+  else if (shape.registers() <= (in_pieces ? few_registers_in_pieces : few_registers) && shape.ops <= 64 &&
+           options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
-  options.early = shape.narrow_registers() <= most_narrow_registers;
+  options.early = !in_pieces && shape.narrow_registers() <= most_narrow_registers;
   // The rows and values of steps that run in a loop are in memory by intention. One step that is too long
   // spills whatever is tried: it is compiled once, in the way that spilled least and took least time.
   options.again_if_spilled = !is_too_long(shape.work, options.unroll, 1);

@@ -32,7 +32,7 @@ enum class CudaEntry : std::uint8_t { automatic, wide, narrow };
 struct CudaShape {
   CudaOptions options;
   CudaEntry entry = CudaEntry::automatic;
-  int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step of a segment
+  int registers_a_step = 0;   ///< 4-byte registers that an element needs for each step that is loaded at once
   int loaded_a_step = 0;      ///< those of them that are loaded
   int registers_at_once = 0;  ///< and those it needs once: carries, sums and the values of one step
   int ops = 0;                ///< exact ops of one element and step, rebuilding included
@@ -52,14 +52,19 @@ struct CudaShape {
 /// code, work * steps * elements, is not too long. Steps are halved first where none are rebuilt, then
 /// elements.
 ///
+/// More steps between checkpoints are rebuilt in pieces of as many as are loaded at once, where what they
+/// keep for backward finds room in a block's shared memory: with 32 steps a LIF neuron's backward takes 60
+/// registers for two elements on sm_90, where all steps at once take 88 for one and twice the code.
+///
 /// The compiler is told how many threads a multiprocessor is to hold, and so of the registers: without that
 /// it took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau. Where
 /// 512 are the rule, a short body of few rows is asked for 1024: a LIF neuron's backward took 70 registers,
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
-/// addresses. The narrow entry loads early where its values fit into 192 of a thread's 255 registers. Where
-/// one spills after all, as the compiled kernel says, it is compiled in other ways (CudaModule), and the one
-/// that spills least runs; but one step that is too long is compiled once, with at most 255 registers.
+/// addresses, of which loops over pieces have more. The narrow entry loads early where its values fit into
+/// 192 of a thread's 255 registers. Where one spills after all, as the compiled kernel says, it is compiled
+/// in other ways (CudaModule), and the one that spills least runs; but one step that is too long is compiled
+/// once, with at most 255 registers.
 CudaShape cuda_shape(const Plan& plan);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.

@@ -22,9 +22,14 @@ class WalkEmitter {
     rows();
     if (scope_.rebuild) rebuild();
     steps();
-    segment();
-    if (scope_.segment > 1) rest();
-    walk();
+    if (scope_.in_pieces()) {
+      if (scope_.piece > 1) rest("P", "pieces");
+      walk_in_pieces();
+    } else {
+      segment();
+      if (scope_.segment > 1) rest("K", "segments");
+      walk();
+    }
     return lines_.text();
   }
 
@@ -44,18 +49,45 @@ class WalkEmitter {
     for (const Carry& carry : plan_.rebuilt)
       lines_.line(scope_.row_type(scope_.buffer(carry.first).mem), " ", scope_.name(carry.first), ";");
     lines_.close("};");
-    function("load", {"Rows<V, L>& rows"});
-    if (!plan_.rebuilt.empty()) {
+    if (scope_.in_pieces()) return loads_in_pieces();
+    load("load", plan_.rebuilt, scope_.rows_read());
+    lines_.gap();
+  }
+
+  /// A function that loads rows, and states where a segment begins.
+  void load(std::string_view name, const std::vector<Carry>& states, const std::vector<int>& rows) {
+    function(name, {"Rows<V, L>& rows"});
+    if (!states.empty()) {
       lines_.open("if (begin % K == 0) {");
-      for (const Carry& carry : plan_.rebuilt) load_states(carry);
+      for (const Carry& carry : states) load_states(carry);
       lines_.close();
     }
-    if (!scope_.rows_read().empty()) {
+    if (!rows.empty()) {
       lines_.line(scope_.unrolling());
       lines_.open("for (int k = 0; k < L; ++k) {");
-      for (int i : scope_.rows_read()) load_step(i);
+      for (int i : rows) load_step(i);
       lines_.close();
     }
+    lines_.close();
+  }
+
+  /// What rebuilding reads is loaded apart from what the steps read after it. A row that both read is kept;
+  /// one that is a single value is loaded again.
+  void loads_in_pieces() {
+    const std::vector<int> first = scope_.rows_read_by(*scope_.rebuild, *plan_.rebuild);
+    const std::vector<int> again = scope_.rows_read_by(scope_.step, plan_.step);
+    const auto contains = [](const std::vector<int>& list, int i) {
+      return std::find(list.begin(), list.end(), i) != list.end();
+    };
+    std::vector<int> later = scope_.rows_read();
+    std::erase_if(later, [&](int i) {
+      return contains(first, i) && !(scope_.buffer(i).map == Map::scalar && contains(again, i));
+    });
+    load("load_to_rebuild", plan_.rebuilt, first);
+    load("load_to_run", {}, later);
+    function("load", {"Rows<V, L>& rows"});
+    lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
+    lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
     lines_.close();
     lines_.gap();
   }
@@ -65,7 +97,10 @@ class WalkEmitter {
     std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
                                            "const long long begin"};
     parameters.insert(parameters.end(), more.begin(), more.end());
-    lines_.line("template <int V, int L>");
+    const bool knows_block = std::any_of(more.begin(), more.end(), [](const std::string& one) {
+      return one.find("Kept<V, threads>") != one.npos;
+    });
+    lines_.line("template <int V, int L", knows_block ? ", int threads>" : ">");
     lines_.open_list(join("__device__ __forceinline__ void ", name, "("), parameters, ") {");
   }
 
@@ -111,12 +146,16 @@ class WalkEmitter {
   void rebuild() {
     lines_.line("// States that are rebuilt, and what their steps keep of them.");
     carries_struct("States", plan_.rebuilt, scope_.rebuilt);
-    lines_.line("template <int V, int L>");
+    const bool in_pieces = scope_.in_pieces();
+    lines_.line(in_pieces ? "template <int V, int threads>" : "template <int V, int L>");
     lines_.open("struct Kept {");
-    for (std::size_t i = 0; i < scope_.kept.size(); ++i)
-      lines_.line(cuda_type(plan_.kept[i]), " ", scope_.kept[i], "[L][V];");
+    for (const auto& [name, type] : kept())
+      if (in_pieces)
+        lines_.line(type, " ", name, "[K][threads];");
+      else
+        lines_.line(type, " ", name, "[L][V];");
     lines_.close("};");
-    function("rebuild", {"const Rows<V, L>& rows", "States<V>& states", "Kept<V, L>& kept"});
+    function("rebuild", {"const Rows<V, L>& rows", "States<V>& states", join(kept_type(), "& kept")});
     if (!plan_.rebuilt.empty()) {
       lines_.open("if (begin % K == 0) {");
       lines_.line("#pragma unroll");
@@ -129,15 +168,43 @@ class WalkEmitter {
       lines_.close();
       lines_.close();
     }
+    if (in_pieces) lines_.line("const int place = int(begin % K);");
     lines_.line(scope_.unrolling());
     lines_.open("for (int k = 0; k < L; ++k) {");
+    if (in_pieces)
+      for (std::size_t i = 0; i < scope_.kept.size(); ++i)
+        lines_.line(kept()[i].second, " ", scope_.kept[i], ";");
     lines_.line("#pragma unroll");
     lines_.open("for (int i = 0; i < V; ++i)");
     call(*scope_.rebuild, *plan_.rebuild, scope_.rebuilt, "states.");
     lines_.dedent();
+    if (in_pieces) {
+      for (const std::string& name : scope_.kept)
+        lines_.line("kept.", name, "[place + k][threadIdx.x] = ", name, ";");
+      for (int i : scope_.rows_read())
+        if (const std::string& name = scope_.kept_rows[at(i)]; !name.empty())
+          lines_.line("kept.", name, "[place + k][threadIdx.x] = rows.", scope_.name(i), "[k];");
+    }
     lines_.close();
     lines_.close();
     lines_.gap();
+  }
+
+  std::string_view kept_type() const { return scope_.in_pieces() ? "Kept<V, threads>" : "Kept<V, L>"; }
+
+  /// Names and types of what is kept of each step: where it lies in shared memory values, and rows that
+  /// rebuilding read.
+  std::vector<std::pair<std::string, std::string>> kept() const {
+    std::vector<std::pair<std::string, std::string>> list;
+    for (std::size_t i = 0; i < scope_.kept.size(); ++i) {
+      const std::string_view type = cuda_type(plan_.kept[i]);
+      list.push_back(
+          {scope_.kept[i], scope_.in_pieces() ? join("flexsn_row<", type, ", V>") : std::string(type)});
+    }
+    for (int i : scope_.rows_read())
+      if (const std::string& name = scope_.kept_rows[at(i)]; !name.empty())
+        list.push_back({name, scope_.row_type(scope_.buffer(i).mem)});
+    return list;
   }
 
   void steps() {
@@ -154,12 +221,17 @@ class WalkEmitter {
       lines_.close("};");
     }
     lines_.line("// L steps", plan_.reverse ? ", the last one first." : ".");
+    const bool in_pieces = scope_.in_pieces();
     std::vector<std::string> parameters = {"const Rows<V, L>& rows"};
-    if (scope_.rebuild) parameters.push_back("const Kept<V, L>& kept");
+    if (scope_.rebuild) parameters.push_back(join("const ", kept_type(), "& kept"));
     for (const std::string& one : carried_along()) parameters.push_back(one);
     function("run_steps", parameters);
+    if (in_pieces) lines_.line("const int place = int(begin % K);");
     lines_.line(scope_.unrolling());
     lines_.open(plan_.reverse ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
+    if (in_pieces)
+      for (const auto& [name, type] : kept())
+        lines_.line("const ", type, " ", name, " = kept.", name, "[place + k][threadIdx.x];");
     step();
     lines_.close();
     lines_.close();
@@ -179,6 +251,16 @@ class WalkEmitter {
   /// The call of a body for step k and element i.
   void call(const CudaBody& cuda, const Body& body, const std::vector<std::string>& carries,
             std::string_view carried) {
+    const auto kept = [&](int index) {
+      return join(scope_.in_pieces() ? "" : "kept.", scope_.kept[at(index)],
+                  scope_.in_pieces() ? ".of[i]" : "[k][i]");
+    };
+    const auto row = [&](int index) {
+      if (scope_.buffer(index).map == Map::scalar) return join("rows.", scope_.name(index), "[k]");
+      const std::string& kept_row = scope_.kept_rows[at(index)];
+      return &cuda == &scope_.step && !kept_row.empty() ? kept_row + ".of[i]"
+                                                        : join("rows.", scope_.name(index), "[k].of[i]");
+    };
     std::vector<std::string> arguments;
     if (!cuda.once.empty()) arguments.push_back(join("thread.", cuda.step, "[i]"));
     if (cuda.reads_step) arguments.push_back("int(unsigned(run.first_step + begin + k))");
@@ -187,11 +269,9 @@ class WalkEmitter {
       if (slot.kind == Slot::Kind::carry) {
         arguments.push_back(join(carried, carries[at(slot.index)], "[i]"));
       } else if (slot.kind == Slot::Kind::keep) {
-        arguments.push_back(join("kept.", scope_.kept[at(slot.index)], "[k][i]"));
+        arguments.push_back(kept(slot.index));
       } else {
-        const Buffer& b = scope_.buffer(slot.index);
-        arguments.push_back(cuda_loaded(
-            b.mem, join("rows.", scope_.name(slot.index), b.map == Map::scalar ? "[k]" : "[k].of[i]")));
+        arguments.push_back(cuda_loaded(scope_.buffer(slot.index).mem, row(slot.index)));
       }
     }
     for (int result : cuda.gives) {
@@ -199,7 +279,7 @@ class WalkEmitter {
       if (slot.kind == Slot::Kind::carry)
         arguments.push_back(join(carried, carries[at(slot.index)], "[i]"));
       else if (slot.kind == Slot::Kind::keep)
-        arguments.push_back(join("kept.", scope_.kept[at(slot.index)], "[k][i]"));
+        arguments.push_back(kept(slot.index));
       else if (slot.kind == Slot::Kind::sum)
         arguments.push_back(scope_.parts[at(slot.index)]);
       else
@@ -287,9 +367,10 @@ class WalkEmitter {
 
   // ---- steps beside whole segments -------------------------------------------------------------------
 
-  void rest() {
-    lines_.line(
-        "// Steps beside whole segments: pieces of K / 2, K / 4, ... and 1 of them, whose lengths are");
+  /// What there is beside whole ones of `length` steps.
+  void rest(std::string_view length, std::string_view whole) {
+    lines_.line("// Steps beside whole ", whole, ": runs of ", length, " / 2, ", length,
+                " / 4, ... and 1 of them, whose lengths are");
     lines_.line("// constants, so that their loads come first too.");
     lines_.line("template <int V, int L>");
     lines_.open("struct Rest {");
@@ -305,12 +386,14 @@ class WalkEmitter {
     lines_.dedent();
     lines_.close();
 
+    const bool in_pieces = scope_.in_pieces();
     std::vector<std::string> parameters = {"const long long rest", "const Rest<V, L>& pieces"};
     if (scope_.rebuild) parameters.push_back("States<V>& states");
+    if (in_pieces) parameters.push_back(join(kept_type(), "& kept"));
     for (const std::string& one : carried_along()) parameters.push_back(one);
     function("run_rest", parameters);
     if (scope_.rebuild) {
-      lines_.line("Kept<V, L> kept;");
+      if (!in_pieces) lines_.line("Kept<V, L> kept;");
       lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, pieces.rows, states, kept);");
     }
     const auto own = [&] { steps_call("if (rest & L) ", "L", "pieces.rows"); };
@@ -330,7 +413,7 @@ class WalkEmitter {
   }
   void rest_call(std::string_view length, std::string_view begin, std::string_view pieces) {
     lines_.line("run_rest<V, ", length, ">(run, thread, ", begin, ", rest, ", pieces,
-                scope_.rebuild ? ", states" : "", carried(), ");");
+                scope_.rebuild ? ", states" : "", scope_.in_pieces() ? ", kept" : "", carried(), ");");
   }
   std::string carried() const {
     return join(scope_.has_carries() ? ", carried" : "", scope_.has_sums() ? ", sums" : "");
@@ -338,15 +421,56 @@ class WalkEmitter {
 
   // ---- the walk through time -------------------------------------------------------------------------
 
-  void walk() {
-    lines_.line("// All of time.");
-    lines_.line("template <int V, bool ahead>");
+  /// Up to what is carried before the first step.
+  void open_walk(std::string_view knows, const std::vector<std::string>& more) {
+    lines_.line("template <int V, ", knows, ">");
     std::vector<std::string> parameters = {"const Run& run", "const long long first"};
+    parameters.insert(parameters.end(), more.begin(), more.end());
     if (scope_.has_sums()) parameters.push_back("Sums<V>& sums");
     lines_.open_list("__device__ __forceinline__ void walk(", parameters, ") {");
     lines_.line("const Thread<V> thread = find_thread<V>(run, first);");
     if (scope_.has_carries()) lines_.line("Carried<V> carried;");
     first_values();
+  }
+
+  void walk_in_pieces() {
+    lines_.line(
+        "// All of time. The pieces of a segment are rebuilt from the first to the last, then taken back "
+        "from");
+    lines_.line("// the last to the first. The last segment may have fewer, and steps beside them.");
+    open_walk("int threads", {join(kept_type(), "& kept")});
+    lines_.line("long long segment = (run.steps + K - 1) / K - 1, steps = run.steps - segment * K;");
+    lines_.open("for (; segment >= 0; --segment, steps = K) {");
+    lines_.line("const long long first_step = segment * K, end = first_step + steps / P * P;");
+    lines_.line("States<V> states;");
+    lines_.line("Rows<V, P> rows;");
+    lines_.line("#pragma unroll 1");
+    lines_.open("for (long long begin = first_step; begin < end; begin += P) {");
+    lines_.line("load_to_rebuild<V, P>(run, thread, begin, rows);");
+    lines_.line("rebuild<V, P>(run, thread, begin, rows, states, kept);");
+    lines_.close();
+    if (scope_.piece > 1) {
+      lines_.line("const long long rest = steps % P;");
+      lines_.open("if (rest > 0) {");
+      lines_.line("Rest<V, P / 2> pieces = {};  // or what is not loaded would be alive in the whole loop");
+      lines_.line("load_rest<V, P / 2>(run, thread, end, rest, pieces);");
+      rest_call("P / 2", "end", "pieces");
+      lines_.close();
+    }
+    lines_.line("#pragma unroll 1");
+    lines_.open("for (long long begin = end - P; begin >= first_step; begin -= P) {");
+    lines_.line("load_to_run<V, P>(run, thread, begin, rows);");
+    lines_.line("run_steps<V, P>(run, thread, begin, rows, kept", carried(), ");");
+    lines_.close();
+    lines_.close();
+    last_values();
+    lines_.close();
+    lines_.gap();
+  }
+
+  void walk() {
+    lines_.line("// All of time.");
+    open_walk("bool ahead", {});
     lines_.line("const long long segments = run.steps / K;  // whole ones");
     if (scope_.segment > 1) {
       lines_.line("const long long rest = run.steps - segments * K;");

@@ -38,6 +38,15 @@ std::string_view words(Holds holds) {
   return all[static_cast<int>(holds)];
 }
 
+/// What rebuilding reads as well as the step after it, and is more than one value for all elements.
+bool is_read_twice(const Plan& plan, int buffer) {
+  const Slot load{Slot::Kind::load, buffer};
+  const auto reads = [&](const Body& body) {
+    return std::find(body.arguments.begin(), body.arguments.end(), load) != body.arguments.end();
+  };
+  return plan.buffers[at(buffer)].map != Map::scalar && reads(*plan.rebuild) && reads(plan.step);
+}
+
 class ModuleEmitter {
  public:
   explicit ModuleEmitter(const CudaScope& scope) : scope_(scope), plan_(scope.plan) {}
@@ -54,16 +63,17 @@ class ModuleEmitter {
     module.common = intro() + cuda_prelude(lines_.text()) + lines_.text();
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
+    const auto ahead = [&](bool early) { return scope_.in_pieces() ? "" : early ? ", true" : ", false"; };
     const auto wide = [&](int resident) {
       const std::string comment = options.vector == 1 ? "Many elements"
                                                       : join("Many elements, a multiple of ", options.vector,
                                                              ", as are the starts of their rows");
       return entry(cuda_wide, comment, options.vector, options.threads,
-                   std::min(resident / options.threads, most_blocks), "false");
+                   std::min(resident / options.threads, most_blocks), ahead(false));
     };
     const auto narrow = [&](int resident, bool early) {
       return entry(cuda_narrow, "Any number of elements, whose rows lie anywhere", 1, options.narrow_threads,
-                   resident / options.narrow_threads, early ? "true" : "false");
+                   resident / options.narrow_threads, ahead(early));
     };
     module.wide.push_back({wide(options.resident_threads), ""});
     module.narrow.push_back({narrow(options.narrow_resident_threads, options.early), ""});
@@ -88,7 +98,9 @@ class ModuleEmitter {
                plan_.reverse ? ", the last one first." : ".");
     if (plan_.rebuild)
       lines.line("// Each starts from the states of its checkpoint: its steps are rebuilt, then taken back.");
-    lines.line("// The loads of a segment are issued before the first of them is used.");
+    if (scope_.in_pieces()) lines.line("// What that needs lies in shared memory.");
+    lines.line("// The loads of a ", scope_.in_pieces() ? "piece" : "segment",
+               " are issued before the first of them is used.");
     lines.gap();
     return lines.text();
   }
@@ -96,6 +108,9 @@ class ModuleEmitter {
   void record(std::vector<CudaField>& fields) {
     using What = CudaField::What;
     lines_.line("constexpr int K = ", scope_.segment, ";  // steps of a segment");
+    if (scope_.in_pieces())
+      lines_.line("constexpr int P = ", scope_.piece,
+                  ";  // steps of a piece of it, which are loaded together");
     lines_.gap();
     lines_.line("// What a run is given.");
     lines_.open("struct Run {");
@@ -182,15 +197,21 @@ class ModuleEmitter {
   // ---- entries ---------------------------------------------------------------------------------------
 
   void block() {
-    lines_.line("// The elements of a block. `ahead`: rows of later segments are loaded early.");
-    lines_.line("template <int V, int threads, bool ahead>");
+    const bool in_pieces = scope_.in_pieces();
+    lines_.line("// The elements of a block.",
+                in_pieces ? "" : " `ahead`: rows of later segments are loaded early.");
+    lines_.line("template <int V, int threads", in_pieces ? ">" : ", bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
+    if (in_pieces) lines_.line("__shared__ Kept<V, threads> kept;");
+    const std::string walk =
+        join("if (first < run.elements) walk<V, ", in_pieces ? "threads" : "ahead", ">(run, first",
+             in_pieces ? ", kept" : "", scope_.has_sums() ? ", sums" : "", ");");
     if (plan_.reverse)
       lines_.line("// Backward begins where forward ended: what that read last may still be in a cache.");
     lines_.line("const long long block = ", plan_.reverse ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x", ";");
     lines_.line("const long long first = (block * threads + threadIdx.x) * V;");
     if (!scope_.has_sums()) {
-      lines_.line("if (first < run.elements) walk<V, ahead>(run, first);");
+      lines_.line(walk);
     } else {
       lines_.line("Sums<V> sums;");
       lines_.line("#pragma unroll");
@@ -200,7 +221,7 @@ class ModuleEmitter {
           lines_.line("sums.", scope_.sums[s],
                       "[i] = ", cuda_constant(plan_.sums[s].type, bits_of(plan_.sums[s].type, -0.0)), ";");
       lines_.close();
-      lines_.line("if (first < run.elements) walk<V, ahead>(run, first, sums);");
+      lines_.line(walk);
       lines_.line("if (run.partial_sums == 0) return;");
       for (std::size_t s = 0; s < scope_.sums.size(); ++s) {
         if (scope_.sums[s].empty()) continue;
@@ -221,7 +242,7 @@ class ModuleEmitter {
     const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
     lines.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
                "(const __grid_constant__ Run run) {");
-    lines.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
+    lines.line("run_block<", vector, ", ", threads, ahead, ">(run);");
     lines.close();
     return lines.text();
   }
@@ -233,12 +254,31 @@ class ModuleEmitter {
 
 }  // namespace
 
+std::int64_t cuda_kept_bytes(const Plan& plan, const CudaOptions& options) {
+  std::int64_t bytes = 0;
+  for (Type type : plan.kept) bytes += type == Type::b1 ? 1 : type == Type::f64 ? 8 : 4;
+  for (int b = 0; b < static_cast<int>(plan.buffers.size()); ++b)
+    if (plan.rebuild && is_read_twice(plan, b))
+      bytes += static_cast<std::int64_t>(size_of(plan.buffers[at(b)].mem));
+  return bytes * plan.segment * std::max(options.vector * options.threads, options.narrow_threads);
+}
+
+int steps_at_once(const Plan& plan, const CudaOptions& options) {
+  // A block has 48 KiB at most, of which a warp's part of each sum takes 8 bytes.
+  constexpr std::int64_t most_shared = 48 << 10, most_warps = 32;
+  if (plan.segment == 0) return options.unroll;
+  if (options.unroll >= plan.segment) return plan.segment;
+  const std::int64_t sums = static_cast<std::int64_t>(plan.sums.size()) * most_warps * 8;
+  return plan.rebuild && cuda_kept_bytes(plan, options) + sums > most_shared ? plan.segment : options.unroll;
+}
+
 CudaModule emit_cuda(const Plan& plan, const std::vector<bool>& present, const CudaOptions& options) {
   internal_check(present.size() == plan.buffers.size(), "presence is said for each buffer");
   internal_check(options.vector == 1 || options.vector == 2 || options.vector == 4,
                  "a thread owns 1, 2 or 4 elements");
-  internal_check(std::has_single_bit(unsigned(plan.segment > 0 ? plan.segment : options.unroll)),
-                 "the steps of a segment are a power of two");
+  for (int steps : {plan.segment > 0 ? plan.segment : options.unroll, options.unroll})
+    internal_check(std::has_single_bit(unsigned(steps)),
+                   "the steps of a segment and a piece are a power of two");
   for (int threads : {options.threads, options.narrow_threads})
     internal_check(std::has_single_bit(unsigned(threads)) && threads <= 1024,
                    "the threads of a block are a power of two");

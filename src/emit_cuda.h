@@ -4,7 +4,8 @@
 // load and store them together, and `flexsn_narrow`, one element a thread, for any number of elements and any
 // alignment. Each can be compiled alone. An entry takes one record by value, made of fields of 8 bytes. Time
 // runs in segments whose loads are issued before the first of them is used; the narrow entry, which also
-// serves few elements, loads rows of later segments while it computes one.
+// serves few elements, loads rows of later segments while it computes one. Where more steps are rebuilt
+// together than are loaded at once, what backward needs of them lies in shared memory.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace flexsn {
 /// What beside the plan decides the code. How to choose them: cuda_shape.h.
 struct CudaOptions {
   int vector = 2;            ///< elements of a thread of the wide entry: 1, 2 or 4
-  int unroll = 8;            ///< steps of a segment, a power of two; see steps_at_once
+  int unroll = 8;            ///< steps whose rows are loaded at once, a power of two; see steps_at_once
   int threads = 128;         ///< of a block of the wide entry, a power of two
   int narrow_threads = 128;  ///< of a block of the narrow entry, a power of two
   /// Threads of the wide entry that a multiprocessor has registers for at least, a power of two; 0: any
@@ -29,12 +30,12 @@ struct CudaOptions {
   bool operator==(const CudaOptions&) const = default;
 };
 
-/// Steps whose rows are loaded at once: those between checkpoints where they are rebuilt, and no more where
-/// they are left.
-inline int steps_at_once(const Plan& plan, const CudaOptions& options) {
-  if (plan.rebuild) return plan.segment;
-  return plan.segment > 0 ? std::min(plan.segment, options.unroll) : options.unroll;
-}
+/// Bytes of shared memory for what backward needs of the steps between checkpoints, by a block of the entry
+/// that takes more, where they are not all loaded at once.
+std::int64_t cuda_kept_bytes(const Plan& plan, const CudaOptions& options);
+/// Steps whose rows are loaded at once: no more than lie between checkpoints, and all of those where they are
+/// rebuilt and that would be too much shared memory.
+int steps_at_once(const Plan& plan, const CudaOptions& options);
 
 /// One field of an entry's record.
 struct CudaField {

@@ -274,7 +274,7 @@ TEST_F(Cli, Explain) {
                                       [] { setenv("FLEXSN_CUDA_SHAPE", "unroll=4,threads=64", 1); });
   EXPECT_NE(asked.out.find("inference_final_state: 2 elements a thread, 4 steps loaded at once, 64 threads"),
             std::string::npos);
-  EXPECT_NE(asked.out.find("backward: 2 elements a thread, 8 steps loaded at once, 64 threads"),
+  EXPECT_NE(asked.out.find("4 steps loaded at once, 64 threads a block with 4096 bytes of shared memory for"),
             std::string::npos);
   EXPECT_NE(
       asked.out.find("cut as FLEXSN_CUDA_SHAPE asks: unroll=4,threads=64; steps between checkpoints stay"),

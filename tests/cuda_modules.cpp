@@ -158,6 +158,27 @@ std::vector<CudaCase> odd_cases() {
     if (map != Map::indexed) continue;
     add_training(cases, what, step, {.state_sequences = true, .saving = Saving::per_step}, layout, dice);
   }
+  // Steps that are rebuilt in pieces; of what changes with time some is read for it and again after it.
+  const Neuron paced = neuron("paced", [](Step& s) {
+    auto x = s.input("x"), drive = s.input("drive", Mem::f16);
+    auto v = s.state("v"), u = s.state("u", 0.25, Mem::f64);
+    auto gate = s.step_param("gate", 0.5, {}, Mem::f16), weight = s.param("weight", 0.9);
+    auto h = v * gate + x * weight * v;
+    auto fires = h > 1.0;
+    s.next(v, select(fires, h * gate, h + drive));
+    s.next(u, u * cast(gate * h, Type::f64) - 0.125);
+    s.output("y", sin(h) * cast(u, Type::f32));
+  });
+  for (Map map : {Map::scalar, Map::element, Map::indexed})
+    for (const auto& [segment, unroll] : {std::pair(2, 1), {8, 2}, {16, 4}}) {
+      const Graph graph = paced.graph();
+      add_training(cases,
+                   join("paced, map ", static_cast<int>(map), ", ", segment, " steps, pieces of ", unroll),
+                   graph, {.saving = Saving::rebuild, .segment = segment}, same_for_all(graph, map), dice);
+      cases.back().options.unroll = unroll;
+      cases.back().options.threads = 16;  // a block has room for what all of them keep
+      cases.back().options.narrow_threads = 16;
+    }
   // Nothing goes from step to step.
   const Neuron plain = neuron("plain", [](Step& s) {
     auto x = s.input("x");

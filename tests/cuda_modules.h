@@ -23,7 +23,8 @@ std::vector<CudaCase> neuron_cases(std::vector<std::string> names = {});
 std::vector<CudaCase> type_cases();
 /// Choices between constants of which one is -0, or becomes it.
 Neuron choices();
-/// It, and a neuron with states of all types, indices, gates for each step, and names that C++ does not take.
+/// It, a neuron with states of all types, indices, gates for each step, and names that C++ does not take, and
+/// one whose steps are rebuilt in pieces.
 std::vector<CudaCase> odd_cases();
 /// For each type of value a step with all basic rows.
 std::vector<CudaCase> row_cases();

@@ -166,6 +166,22 @@ TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
   EXPECT_EQ(spilled_by(raf.text(raf.narrow[0]), cuda_narrow), "") << "it loads nothing early";
 }
 
+TEST(CudaNvrtcRegisters, LongSegmentsInPiecesSpillNone) {
+  if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
+  for (const char* name : {"lif", "cuba_lif", "izhikevich"})
+    for (int segment : {16, 32}) {
+      const Plan plan = plan_of(neuron_named(name).graph(Mem::f32), Kind::backward,
+                                {.saving = Saving::rebuild, .segment = segment});
+      const CudaOptions options = cuda_shape(plan).options;
+      ASSERT_EQ(options.unroll, 8) << name;
+      const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), options);
+      for (const auto& [way, entry] :
+           {std::pair(&module.wide[0], cuda_wide), {&module.narrow[0], cuda_narrow}})
+        EXPECT_EQ(spilled(nvrtc().compile(module.text(*way), "sm_90", true).log, entry), "")
+            << name << " " << segment;
+    }
+}
+
 TEST(CudaNvrtcRegisters, FewerRegistersMaySpillLess) {
   if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
   const Neuron many = neuron("many", [](Step& s) {

@@ -26,6 +26,17 @@ TEST(CudaShape, TheStepsOfAPlanWithCheckpointsAreItsOwn) {
   const Plan plan = plan_of(neuron_named("lif").graph(Mem::f32), Kind::backward, training);
   EXPECT_EQ(cuda_shape(plan).options.unroll, 4);
   EXPECT_EQ(shape_of("lif", Kind::inference).options.unroll, 8);
+  // More than are loaded at once are rebuilt in pieces, unless a block has no room for what they keep.
+  for (const auto& [segment, steps, threads] :
+       {std::tuple(16, 8, 128), {32, 8, 128}, {64, 8, 64}, {128, 8, 32}, {1024, 1024, 128}}) {
+    const Plan long_plan = plan_of(neuron_named("lif").graph(Mem::f32), Kind::backward,
+                                   {.saving = Saving::rebuild, .segment = segment});
+    const CudaShape shape = cuda_shape(long_plan);
+    EXPECT_EQ(shape.options.unroll, steps) << segment;
+    EXPECT_EQ(shape.options.threads, threads) << segment;
+    EXPECT_EQ(shape.options.narrow_threads, threads) << segment;
+    EXPECT_EQ(shape.registers() == 32, steps == 8) << segment;
+  }
   // Forward leaves them, however far apart, and has no use for so many rows.
   for (const auto& [segment, steps] : {std::pair(4, 4), {8, 8}, {1024, 8}})
     EXPECT_EQ(cuda_shape(plan_of(neuron_named("lif").graph(Mem::f32), Kind::forward,
@@ -350,6 +361,20 @@ TEST(CudaExplained, HowManyArraysAndLearnableValuesAKernelTakesIsWhatThePageOfTe
   EXPECT_FALSE(refuses(of_values(165), "backward"));
   EXPECT_TRUE(refuses(of_values(175), "backward"));
   EXPECT_FALSE(refuses(of_values(175), "forward"));
+}
+
+TEST(CudaExplained, StepsRebuiltInPiecesAreSaidToTakeSharedMemory) {
+  ExplainOptions options;
+  options.training.costs = cost_model_named("gpu");
+  options.training.segment = 32;
+  const Explanation found = explain(neuron_named("lif"), options);
+  EXPECT_NE(
+      found.text.find("backward: 2 elements a thread, 8 steps loaded at once, 128 threads a block with "
+                      "32768 bytes of shared memory for what 32 steps keep, about 32 registers for values"),
+      std::string::npos)
+      << found.text;
+  EXPECT_EQ(found.text.find("forward: 2 elements a thread, 8 steps loaded at once, 128 threads a block with"),
+            std::string::npos);
 }
 
 TEST(CudaExplained, StepsInALoopAreSaidToBeInLocalMemory) {

@@ -547,6 +547,33 @@ TEST(CudaText, ALongBodyIsALoopOverStepsInsteadOfMuchCode) {
   EXPECT_TRUE(loops(64));
 }
 
+TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) {
+  const auto text_of = [](int segment, const CudaOptions& options) {
+    const Plan plan =
+        plan_of(neuron_named("lif").graph(), Kind::backward, {.saving = Saving::rebuild, .segment = segment});
+    return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), options).text();
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string pieces = text_of(32, {});
+  for (const char* part :
+       {"constexpr int K = 32;", "constexpr int P = 8;", "__shared__ Kept<V, threads> kept;",
+        "flexsn_row<float, V> kept_h[K][threads];", "struct Rest"})
+    EXPECT_TRUE(has(pieces, part)) << part;
+  EXPECT_FALSE(has(text_of(32, {.unroll = 1}), "struct Rest")) << "no step is beside pieces of one";
+  // A block has 48 KiB.
+  for (const auto& [segment, options] : {std::pair(8, CudaOptions{}),
+                                         {64, CudaOptions{}},
+                                         {32, CudaOptions{.threads = 256}},
+                                         {128, CudaOptions{.vector = 1, .threads = 32}}}) {
+    const std::string whole = text_of(segment, options);
+    EXPECT_TRUE(has(whole, join("constexpr int K = ", segment, ";"))) << segment;
+    EXPECT_FALSE(has(whole, "__shared__ Kept")) << segment;
+    EXPECT_FALSE(has(whole, "constexpr int P")) << segment;
+  }
+}
+
 TEST(CudaNames, AreLegalAndUsedOnce) {
   CudaNames names{"run"};
   const std::pair<const char*, const char*> wanted[] = {{"x", "x"},
