@@ -122,7 +122,7 @@ CudaShape cuda_shape(const Plan& plan) {
   else if (shape.registers() <= (in_pieces ? few_registers_in_pieces : few_registers) && shape.ops <= 64 &&
            options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
-  options.early = !in_pieces && shape.narrow_registers() <= most_narrow_registers;
+  options.early = shape.narrow_registers() <= most_narrow_registers;
   // The rows and values of steps that run in a loop are in memory by intention. One step that is too long
   // spills whatever is tried: it is compiled once, in the way that spilled least and took least time.
   options.again_if_spilled = !is_too_long(shape.work, options.unroll, 1);

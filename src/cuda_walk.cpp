@@ -435,19 +435,26 @@ class WalkEmitter {
 
   void walk_in_pieces() {
     lines_.line(
-        "// All of time. The pieces of a segment are rebuilt from the first to the last, then taken back "
-        "from");
-    lines_.line("// the last to the first. The last segment may have fewer, and steps beside them.");
-    open_walk("int threads", {join(kept_type(), "& kept")});
+        "// All of time. The pieces of a segment are rebuilt from the first to the last, then taken back");
+    lines_.line("// from the last to the first. The last segment may have fewer, and steps beside them.");
+    open_walk("int threads, bool ahead", {join(kept_type(), "& kept")});
+    const std::string_view load_before = "load_to_rebuild<V, P>(run, thread, first_step - K, before);";
     lines_.line("long long segment = (run.steps + K - 1) / K - 1, steps = run.steps - segment * K;");
+    lines_.line("Rows<V, P> before, after, next;  // what is rebuilt from, what is read on the way back");
+    lines_.open("if (ahead && segment >= 0 && steps >= P)");
+    lines_.line("load_to_rebuild<V, P>(run, thread, segment * K, before);");
+    lines_.dedent();
     lines_.open("for (; segment >= 0; --segment, steps = K) {");
     lines_.line("const long long first_step = segment * K, end = first_step + steps / P * P;");
     lines_.line("States<V> states;");
-    lines_.line("Rows<V, P> rows;");
     lines_.line("#pragma unroll 1");
     lines_.open("for (long long begin = first_step; begin < end; begin += P) {");
-    lines_.line("load_to_rebuild<V, P>(run, thread, begin, rows);");
-    lines_.line("rebuild<V, P>(run, thread, begin, rows, states, kept);");
+    lines_.line("const bool more = begin + P < end;");
+    lines_.line("if (!ahead) load_to_rebuild<V, P>(run, thread, begin, before);");
+    lines_.line("else if (more) load_to_rebuild<V, P>(run, thread, begin + P, next);");
+    lines_.line("else load_to_run<V, P>(run, thread, begin, after);");
+    lines_.line("rebuild<V, P>(run, thread, begin, before, states, kept);");
+    lines_.line("if (ahead && more) before = next;");
     lines_.close();
     if (scope_.piece > 1) {
       lines_.line("const long long rest = steps % P;");
@@ -455,12 +462,17 @@ class WalkEmitter {
       lines_.line("Rest<V, P / 2> pieces = {};  // or what is not loaded would be alive in the whole loop");
       lines_.line("load_rest<V, P / 2>(run, thread, end, rest, pieces);");
       rest_call("P / 2", "end", "pieces");
+      lines_.line("if (ahead && end == first_step && segment > 0) ", load_before);
       lines_.close();
     }
     lines_.line("#pragma unroll 1");
     lines_.open("for (long long begin = end - P; begin >= first_step; begin -= P) {");
-    lines_.line("load_to_run<V, P>(run, thread, begin, rows);");
-    lines_.line("run_steps<V, P>(run, thread, begin, rows, kept", carried(), ");");
+    lines_.line("const bool more = begin > first_step;");
+    lines_.line("if (!ahead) load_to_run<V, P>(run, thread, begin, after);");
+    lines_.line("else if (more) load_to_run<V, P>(run, thread, begin - P, next);");
+    lines_.line("else if (segment > 0) ", load_before);
+    lines_.line("run_steps<V, P>(run, thread, begin, after, kept", carried(), ");");
+    lines_.line("if (ahead && more) after = next;");
     lines_.close();
     lines_.close();
     last_values();

@@ -63,17 +63,16 @@ class ModuleEmitter {
     module.common = intro() + cuda_prelude(lines_.text()) + lines_.text();
     constexpr int most_blocks = 16;  // of a multiprocessor, on every device
     const CudaOptions& options = scope_.options;
-    const auto ahead = [&](bool early) { return scope_.in_pieces() ? "" : early ? ", true" : ", false"; };
     const auto wide = [&](int resident) {
       const std::string comment = options.vector == 1 ? "Many elements"
                                                       : join("Many elements, a multiple of ", options.vector,
                                                              ", as are the starts of their rows");
       return entry(cuda_wide, comment, options.vector, options.threads,
-                   std::min(resident / options.threads, most_blocks), ahead(false));
+                   std::min(resident / options.threads, most_blocks), "false");
     };
     const auto narrow = [&](int resident, bool early) {
       return entry(cuda_narrow, "Any number of elements, whose rows lie anywhere", 1, options.narrow_threads,
-                   resident / options.narrow_threads, ahead(early));
+                   resident / options.narrow_threads, early ? "true" : "false");
     };
     module.wide.push_back({wide(options.resident_threads), ""});
     module.narrow.push_back({narrow(options.narrow_resident_threads, options.early), ""});
@@ -198,13 +197,13 @@ class ModuleEmitter {
 
   void block() {
     const bool in_pieces = scope_.in_pieces();
-    lines_.line("// The elements of a block.",
-                in_pieces ? "" : " `ahead`: rows of later segments are loaded early.");
-    lines_.line("template <int V, int threads", in_pieces ? ">" : ", bool ahead>");
+    lines_.line("// The elements of a block. `ahead`: rows of later ", in_pieces ? "pieces" : "segments",
+                " are loaded early.");
+    lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
     if (in_pieces) lines_.line("__shared__ Kept<V, threads> kept;");
     const std::string walk =
-        join("if (first < run.elements) walk<V, ", in_pieces ? "threads" : "ahead", ">(run, first",
+        join("if (first < run.elements) walk<V, ", in_pieces ? "threads, ahead" : "ahead", ">(run, first",
              in_pieces ? ", kept" : "", scope_.has_sums() ? ", sums" : "", ");");
     if (plan_.reverse)
       lines_.line("// Backward begins where forward ended: what that read last may still be in a cache.");
@@ -242,7 +241,7 @@ class ModuleEmitter {
     const std::string at_once = blocks > 1 ? join(", ", blocks) : "";
     lines.open("extern \"C\" __global__ void __launch_bounds__(", threads, at_once, ") ", name,
                "(const __grid_constant__ Run run) {");
-    lines.line("run_block<", vector, ", ", threads, ahead, ">(run);");
+    lines.line("run_block<", vector, ", ", threads, ", ", ahead, ">(run);");
     lines.close();
     return lines.text();
   }

@@ -557,9 +557,9 @@ TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) 
     return text.find(part) != std::string::npos;
   };
   const std::string pieces = text_of(32, {});
-  for (const char* part :
-       {"constexpr int K = 32;", "constexpr int P = 8;", "__shared__ Kept<V, threads> kept;",
-        "flexsn_row<float, V> kept_h[K][threads];", "struct Rest"})
+  for (const char* part : {"constexpr int K = 32;", "constexpr int P = 8;",
+                           "__shared__ Kept<V, threads> kept;", "flexsn_row<float, V> kept_h[K][threads];",
+                           "struct Rest", "run_block<2, 128, false>", "run_block<1, 128, true>"})
     EXPECT_TRUE(has(pieces, part)) << part;
   EXPECT_FALSE(has(text_of(32, {.unroll = 1}), "struct Rest")) << "no step is beside pieces of one";
   // A block has 48 KiB.
