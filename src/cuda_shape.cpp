@@ -46,6 +46,33 @@ std::pair<int, int> loaded_each_step(const Plan& plan) {
   return {before, later};
 }
 
+constexpr int longest = 8;
+
+/// Steps that are loaded at once, and elements and threads with which what the steps of a longer segment keep
+/// finds room; where none do, all of them are.
+void cut_time(const Plan& plan, CudaOptions& options) {
+  options.unroll = longest;
+  if (plan.rebuild && plan.segment > longest)
+    for (CudaOptions cut = options; cut.vector > 0; cut.vector /= 2)
+      for (cut.threads = options.threads; cut.threads >= 32; cut.threads /= 2) {
+        cut.narrow_threads = std::min(options.threads, cut.vector * cut.threads);
+        if (in_pieces(plan, cut)) {
+          options = cut;
+          return;
+        }
+      }
+  options.unroll = steps_at_once(plan, options);
+}
+
+/// What an element needs for each step that is loaded at once.
+void count_registers(const Plan& plan, CudaShape& shape) {
+  const auto [before, later] = loaded_each_step(plan);
+  const bool pieces = in_pieces(plan, shape.options);
+  shape.registers_a_step = shape.loaded_a_step = pieces ? std::max(before, later) : before + later;
+  if (pieces) return;
+  for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
+}
+
 /// How many rows each step reads or writes.
 int rows_each_step(const Plan& plan) {
   return static_cast<int>(std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const Buffer& buffer) {
@@ -86,7 +113,7 @@ int alive_at_once(const Graph& graph, const std::vector<bool>& counted) {
 }
 
 CudaShape cuda_shape(const Plan& plan) {
-  constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8, longest = 8;
+  constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8;
   constexpr int few_registers = 64, few_registers_in_pieces = 36;
   CudaShape shape;
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
@@ -101,17 +128,9 @@ CudaShape cuda_shape(const Plan& plan) {
 
   CudaOptions& options = shape.options;
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
-  for (int threads : {options.threads, 64, 32, options.threads}) {  // what few keep may find room
-    options.threads = options.narrow_threads = threads;
-    options.unroll = longest;
-    options.unroll = steps_at_once(plan, options);
-    if (options.unroll <= longest) break;
-  }
-  const bool in_pieces = plan.rebuild && options.unroll < plan.segment;
-  const auto [before, later] = loaded_each_step(plan);
-  shape.registers_a_step = shape.loaded_a_step = in_pieces ? std::max(before, later) : before + later;
-  if (!in_pieces)
-    for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
+  cut_time(plan, options);
+  count_registers(plan, shape);
+  const int few = in_pieces(plan, options) ? few_registers_in_pieces : few_registers;
   const auto is_too_much = [&] {
     return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };
@@ -119,8 +138,7 @@ CudaShape cuda_shape(const Plan& plan) {
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers)
     options.resident_threads = 0;
-  else if (shape.registers() <= (in_pieces ? few_registers_in_pieces : few_registers) && shape.ops <= 64 &&
-           options.vector == 2 && rows_each_step(plan) <= 4)
+  else if (shape.registers() <= few && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
     options.resident_threads = 1024;
   options.early = shape.narrow_registers() <= most_narrow_registers;
   // The rows and values of steps that run in a loop are in memory by intention. One step that is too long
@@ -135,13 +153,15 @@ CudaShape cuda_shape_to_run(const Plan& plan) {
   if (const char* asked = std::getenv("FLEXSN_CUDA_SHAPE"); asked != nullptr)
     shape = cuda_shape_asked(asked, std::move(shape));
   shape.options.unroll = steps_at_once(plan, shape.options);
+  count_registers(plan, shape);
   return shape;
 }
 
 bool fills_device(const CudaOptions& options, std::int64_t elements, int multiprocessors) {
   // With fewer wide blocks than this for each multiprocessor a device waits for memory more than it loads.
   constexpr std::int64_t blocks_of_a_multiprocessor = 2;
-  const std::int64_t block = std::int64_t{options.vector} * options.threads;
+  // Smaller blocks, as those that keep much in shared memory, count for less.
+  const std::int64_t block = std::int64_t{options.vector} * std::max(options.threads, CudaOptions().threads);
   return (elements + block - 1) / block >= blocks_of_a_multiprocessor * multiprocessors;
 }
 

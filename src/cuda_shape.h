@@ -53,8 +53,9 @@ struct CudaShape {
 /// elements.
 ///
 /// More steps between checkpoints are rebuilt in pieces of as many as are loaded at once, where what they
-/// keep for backward finds room in a block's shared memory: with 32 steps a LIF neuron's backward takes 60
-/// registers for two elements on sm_90, where all steps at once take 88 for one and twice the code.
+/// keep for backward finds room in a block's shared memory, of fewer threads or elements where need be: with
+/// 32 steps a LIF neuron's backward takes 60 registers for two elements on sm_90, where all steps at once
+/// take more for one and twice the code.
 ///
 /// The compiler is told how many threads a multiprocessor is to hold, and so of the registers: without that
 /// it took more for a learnable tau, and training 1.11 instead of 1.05 times as long as without tau. Where

@@ -85,10 +85,12 @@ class WalkEmitter {
     });
     load("load_to_rebuild", plan_.rebuilt, first);
     load("load_to_run", {}, later);
-    function("load", {"Rows<V, L>& rows"});
-    lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
-    lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
-    lines_.close();
+    if (scope_.piece > 1) {
+      function("load", {"Rows<V, L>& rows"});
+      lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
+      lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
+      lines_.close();
+    }
     lines_.gap();
   }
 
@@ -379,27 +381,27 @@ class WalkEmitter {
     lines_.close("};");
     lines_.line("template <int V>");
     lines_.line("struct Rest<V, 0> {};");
-    function("load_rest", {"const long long rest", "Rest<V, L>& pieces"});
-    lines_.line("if (rest & L) load<V, L>(run, thread, begin, pieces.rows);");
+    function("load_rest", {"const long long rest", "Rest<V, L>& runs"});
+    lines_.line("if (rest & L) load<V, L>(run, thread, begin, runs.rows);");
     lines_.open("if constexpr (L > 1)");
-    lines_.line("load_rest<V, L / 2>(run, thread, begin + (rest & L), rest, pieces.less);");
+    lines_.line("load_rest<V, L / 2>(run, thread, begin + (rest & L), rest, runs.less);");
     lines_.dedent();
     lines_.close();
 
     const bool in_pieces = scope_.in_pieces();
-    std::vector<std::string> parameters = {"const long long rest", "const Rest<V, L>& pieces"};
+    std::vector<std::string> parameters = {"const long long rest", "const Rest<V, L>& runs"};
     if (scope_.rebuild) parameters.push_back("States<V>& states");
     if (in_pieces) parameters.push_back(join(kept_type(), "& kept"));
     for (const std::string& one : carried_along()) parameters.push_back(one);
     function("run_rest", parameters);
     if (scope_.rebuild) {
       if (!in_pieces) lines_.line("Kept<V, L> kept;");
-      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, pieces.rows, states, kept);");
+      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, runs.rows, states, kept);");
     }
-    const auto own = [&] { steps_call("if (rest & L) ", "L", "pieces.rows"); };
+    const auto own = [&] { steps_call("if (rest & L) ", "L", "runs.rows"); };
     if (!plan_.reverse) own();
     lines_.open("if constexpr (L > 1)");
-    rest_call("L / 2", "begin + (rest & L)", "pieces.less");
+    rest_call("L / 2", "begin + (rest & L)", "runs.less");
     lines_.dedent();
     if (plan_.reverse) own();
     lines_.close();
@@ -411,8 +413,8 @@ class WalkEmitter {
     lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin, ", rows,
                 scope_.rebuild ? ", kept" : "", carried(), ");");
   }
-  void rest_call(std::string_view length, std::string_view begin, std::string_view pieces) {
-    lines_.line("run_rest<V, ", length, ">(run, thread, ", begin, ", rest, ", pieces,
+  void rest_call(std::string_view length, std::string_view begin, std::string_view runs) {
+    lines_.line("run_rest<V, ", length, ">(run, thread, ", begin, ", rest, ", runs,
                 scope_.rebuild ? ", states" : "", scope_.in_pieces() ? ", kept" : "", carried(), ");");
   }
   std::string carried() const {
@@ -436,7 +438,8 @@ class WalkEmitter {
   void walk_in_pieces() {
     lines_.line(
         "// All of time. The pieces of a segment are rebuilt from the first to the last, then taken back");
-    lines_.line("// from the last to the first. The last segment may have fewer, and steps beside them.");
+    lines_.line("// from the last to the first. The last segment may have fewer",
+                scope_.piece > 1 ? ", and steps beside them." : ".");
     open_walk("int threads, bool ahead", {join(kept_type(), "& kept")});
     const std::string_view load_before = "load_to_rebuild<V, P>(run, thread, first_step - K, before);";
     lines_.line("long long segment = (run.steps + K - 1) / K - 1, steps = run.steps - segment * K;");
@@ -459,9 +462,9 @@ class WalkEmitter {
     if (scope_.piece > 1) {
       lines_.line("const long long rest = steps % P;");
       lines_.open("if (rest > 0) {");
-      lines_.line("Rest<V, P / 2> pieces = {};  // or what is not loaded would be alive in the whole loop");
-      lines_.line("load_rest<V, P / 2>(run, thread, end, rest, pieces);");
-      rest_call("P / 2", "end", "pieces");
+      lines_.line("Rest<V, P / 2> runs = {};  // or what is not loaded would be alive in the whole loop");
+      lines_.line("load_rest<V, P / 2>(run, thread, end, rest, runs);");
+      rest_call("P / 2", "end", "runs");
       lines_.line("if (ahead && end == first_step && segment > 0) ", load_before);
       lines_.close();
     }
@@ -486,7 +489,7 @@ class WalkEmitter {
     lines_.line("const long long segments = run.steps / K;  // whole ones");
     if (scope_.segment > 1) {
       lines_.line("const long long rest = run.steps - segments * K;");
-      lines_.line("Rest<V, K / 2> pieces;");
+      lines_.line("Rest<V, K / 2> runs;");
       if (scope_.rebuild) lines_.line("States<V> states;");
     }
     lines_.line("Rows<V, K> rows;");
@@ -530,10 +533,10 @@ class WalkEmitter {
   }
 
   void load_rest() {
-    if (scope_.segment > 1) lines_.line("load_rest<V, K / 2>(run, thread, segments * K, rest, pieces);");
+    if (scope_.segment > 1) lines_.line("load_rest<V, K / 2>(run, thread, segments * K, rest, runs);");
   }
   void run_rest() {
-    if (scope_.segment > 1) rest_call("K / 2", "segments * K", "pieces");
+    if (scope_.segment > 1) rest_call("K / 2", "segments * K", "runs");
   }
 
   /// The loop over whole segments.

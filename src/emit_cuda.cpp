@@ -263,11 +263,12 @@ std::int64_t cuda_kept_bytes(const Plan& plan, const CudaOptions& options) {
 }
 
 int steps_at_once(const Plan& plan, const CudaOptions& options) {
-  // A block has 48 KiB at most, of which a warp's part of each sum takes 8 bytes.
-  constexpr std::int64_t most_shared = 48 << 10, most_warps = 32;
+  // A block has 48 KiB at most, of which the part of a warp of several takes 8 bytes for each sum.
+  constexpr std::int64_t most_shared = 48 << 10;
+  const int warps = std::max(options.threads, options.narrow_threads) / 32;
   if (plan.segment == 0) return options.unroll;
   if (options.unroll >= plan.segment) return plan.segment;
-  const std::int64_t sums = static_cast<std::int64_t>(plan.sums.size()) * most_warps * 8;
+  const std::int64_t sums = warps > 1 ? static_cast<std::int64_t>(plan.sums.size()) * warps * 8 : 0;
   return plan.rebuild && cuda_kept_bytes(plan, options) + sums > most_shared ? plan.segment : options.unroll;
 }
 

@@ -36,6 +36,10 @@ std::int64_t cuda_kept_bytes(const Plan& plan, const CudaOptions& options);
 /// Steps whose rows are loaded at once: no more than lie between checkpoints, and all of those where they are
 /// rebuilt and that would be too much shared memory.
 int steps_at_once(const Plan& plan, const CudaOptions& options);
+/// Are the steps between checkpoints rebuilt in pieces of fewer?
+inline bool in_pieces(const Plan& plan, const CudaOptions& options) {
+  return plan.rebuild && steps_at_once(plan, options) < plan.segment;
+}
 
 /// One field of an entry's record.
 struct CudaField {

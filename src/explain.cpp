@@ -505,10 +505,10 @@ class Explainer {
                         .most_instructions = instructions_a_byte * bytes,
                         .compiled = compiled,
                         .refused = refused};
-    const std::string in_pieces = plan.rebuild && cut.unroll < plan.segment
-                                      ? join(" with ", cuda_kept_bytes(plan, cut),
-                                             " bytes of shared memory for what ", plan.segment, " steps keep")
-                                      : "";
+    const std::string shared = in_pieces(plan, cut)
+                                   ? join(" with ", cuda_kept_bytes(plan, cut),
+                                          " bytes of shared memory for what ", plan.segment, " steps keep")
+                                   : "";
     out_.gpu.push_back(gpu);
     if (!refused.empty()) {
       gpu_ += join("  ", gpu.kernel, ": cannot run: ", refused, "\n");
@@ -517,10 +517,10 @@ class Explainer {
     gpu_ += join("  ", gpu.kernel, ": ", counted(gpu.elements_a_thread, "element"), " a thread",
                  narrow.empty() ? "" : join(" (", narrow, ")"), ", ", counted(gpu.steps_at_once, "step"),
                  " loaded at once", narrow.empty() || !cut.early ? "" : " and later ones early", ", ",
-                 gpu.threads_a_block, " threads a block", in_pieces, ", about ", gpu.registers,
+                 gpu.threads_a_block, " threads a block", shared, ", about ", gpu.registers,
                  " registers for values, ", counted(gpu.ops, "exact op"), " a step",
-                 loops ? "; its steps run in a loop, so their rows and values lie in local memory, which is "
-                         "not counted"
+                 loops ? join("; its steps run in a loop, so their rows", shared.empty() ? " and values" : "",
+                              " lie in local memory, which is not counted")
                        : "");
     for (const GpuEntry& entry : compiled)
       gpu_ +=

@@ -34,9 +34,13 @@ TEST(CudaShape, TheStepsOfAPlanWithCheckpointsAreItsOwn) {
     const CudaShape shape = cuda_shape(long_plan);
     EXPECT_EQ(shape.options.unroll, steps) << segment;
     EXPECT_EQ(shape.options.threads, threads) << segment;
-    EXPECT_EQ(shape.options.narrow_threads, threads) << segment;
+    EXPECT_EQ(shape.options.narrow_threads, std::min(128, 2 * threads)) << segment;
     EXPECT_EQ(shape.registers() == 32, steps == 8) << segment;
   }
+  const Training long_one{.saving = Saving::rebuild, .segment = 64};
+  const Plan keeps_more = plan_of(neuron_named("alif").graph(Mem::f32), Kind::backward, long_one);
+  EXPECT_EQ(cuda_shape(keeps_more).options.vector, 1) << "so that three values find room";
+  EXPECT_EQ(cuda_shape(keeps_more).options.unroll, 8);
   // Forward leaves them, however far apart, and has no use for so many rows.
   for (const auto& [segment, steps] : {std::pair(4, 4), {8, 8}, {1024, 8}})
     EXPECT_EQ(cuda_shape(plan_of(neuron_named("lif").graph(Mem::f32), Kind::forward,
