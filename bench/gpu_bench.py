@@ -161,8 +161,8 @@ def by_replay(call: Callable[[], object], rounds: int = 3) -> float:
 
 
 def by_replay_in_turn(ways: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """The same of several ways to do one thing, which take turns in an order of chance: memory is the first one's to
-    choose from, and a device that grows warm grows slower."""
+    """The same of several ways to do one thing, which take turns in an order of chance, since memory is the first one's
+    to choose from."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name in random.sample(list(ways), len(ways)):

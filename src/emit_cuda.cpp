@@ -38,7 +38,8 @@ std::string_view words(Holds holds) {
   return all[static_cast<int>(holds)];
 }
 
-/// What rebuilding reads as well as the step after it, and is more than one value for all elements.
+/// May it be one of CudaScope::kept_rows: read by rebuilding and by the step after it, and more than one
+/// value for all elements? A text leaves out what its bodies turn out not to use.
 bool is_read_twice(const Plan& plan, int buffer) {
   const Slot load{Slot::Kind::load, buffer};
   const auto reads = [&](const Body& body) {

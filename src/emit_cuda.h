@@ -8,8 +8,6 @@
 // together than are loaded at once, what backward needs of them lies in shared memory.
 #pragma once
 
-#include <algorithm>
-
 #include "plan.h"
 
 namespace flexsn {
