@@ -36,6 +36,17 @@ __device__ __forceinline__ double flexsn_hidden(double x) {
   return __hiloint2double(flexsn_hidden(__double2hiint(x)), __double2loint(x));
 }
 )"},
+    {"flexsn_hold", R"(
+// The compiler is to hold this value in a register, not the ones that it was made of: it held both.
+template <class T>
+__device__ __forceinline__ void flexsn_hold(T& x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == sizeof(double)) asm("" : "+d"(x));
+  else if constexpr (T(0.5) != T(0)) asm("" : "+f"(x));
+  else asm("" : "+r"(x));
+#endif
+}
+)"},
     {"flexsn_abs", R"(
 __device__ __forceinline__ int flexsn_abs(int x) { return x < 0 ? int(0u - unsigned(x)) : x; }
 )"},

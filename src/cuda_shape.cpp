@@ -68,9 +68,12 @@ void cut_time(const Plan& plan, CudaOptions& options) {
 void count_registers(const Plan& plan, CudaShape& shape) {
   const auto [before, later] = loaded_each_step(plan);
   const bool pieces = in_pieces(plan, shape.options);
-  shape.registers_a_step = shape.loaded_a_step = pieces ? std::max(before, later) : before + later;
-  if (pieces) return;
-  for (Type type : plan.kept) shape.registers_a_step += registers_of(type);
+  shape.loaded_a_step = before + later;
+  int whole = shape.loaded_a_step;
+  for (Type type : plan.kept) whole += registers_of(type);
+  shape.registers_a_step = pieces ? std::max(before, later) : whole;
+  shape.narrow_steps = narrow_steps_at_once(plan, shape.options);
+  shape.narrow_registers_a_step = shape.narrow_steps > shape.options.unroll ? whole : shape.registers_a_step;
 }
 
 /// How many rows each step reads or writes.
@@ -114,7 +117,7 @@ int alive_at_once(const Graph& graph, const std::vector<bool>& counted) {
 
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8;
-  constexpr int few_registers = 64, few_registers_in_pieces = 36;
+  constexpr int few_registers = 64, few_registers_in_pieces = 36, few_narrow_registers = 128;
   CudaShape shape;
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
     for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);
@@ -130,7 +133,8 @@ CudaShape cuda_shape(const Plan& plan) {
   options.vector = std::clamp(row_bytes / narrowest_row(plan), 1, 4);
   cut_time(plan, options);
   count_registers(plan, shape);
-  const int few = in_pieces(plan, options) ? few_registers_in_pieces : few_registers;
+  const bool pieces = in_pieces(plan, options);
+  const int few = pieces ? few_registers_in_pieces : few_registers;
   const auto is_too_much = [&] {
     return shape.registers() > most_registers || is_too_long(shape.work, options.unroll, options.vector);
   };
@@ -138,9 +142,15 @@ CudaShape cuda_shape(const Plan& plan) {
   while (options.vector > 1 && is_too_much()) options.vector /= 2;
   if (shape.registers() > most_registers)
     options.resident_threads = 0;
-  else if (shape.registers() <= few && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4)
+  else if (shape.registers() <= few && shape.ops <= 64 && options.vector == 2 && rows_each_step(plan) <= 4 &&
+           !(pieces && !plan.sums.empty()))
     options.resident_threads = 1024;
-  options.early = shape.narrow_registers() <= most_narrow_registers;
+  count_registers(plan, shape);
+  options.early = shape.narrow_registers() <= most_narrow_registers &&
+                  !(pieces && is_too_long(shape.work, shape.narrow_steps, 1));
+  count_registers(plan, shape);
+  if (pieces && options.early && shape.narrow_registers() <= few_narrow_registers)
+    options.narrow_resident_threads = 512;
   // The rows and values of steps that run in a loop are in memory by intention. One step that is too long
   // spills whatever is tried: it is compiled once, in the way that spilled least and took least time.
   options.again_if_spilled = !is_too_long(shape.work, options.unroll, 1);

@@ -22,14 +22,13 @@ class WalkEmitter {
     rows();
     if (scope_.rebuild) rebuild();
     steps();
-    if (scope_.in_pieces()) {
-      if (scope_.piece > 1) rest("P", "pieces");
-      walk_in_pieces();
-    } else {
+    const bool whole_segments = !scope_.in_pieces() || scope_.options.early;
+    if ((whole_segments ? scope_.segment : scope_.piece) > 1) rest();
+    if (whole_segments) {
       segment();
-      if (scope_.segment > 1) rest("K", "segments");
       walk();
     }
+    if (scope_.in_pieces()) walk_in_pieces();
     return lines_.text();
   }
 
@@ -85,12 +84,10 @@ class WalkEmitter {
     });
     load("load_to_rebuild", plan_.rebuilt, first);
     load("load_to_run", {}, later);
-    if (scope_.piece > 1) {
-      function("load", {"Rows<V, L>& rows"});
-      lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
-      lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
-      lines_.close();
-    }
+    function("load", {"Rows<V, L>& rows"});
+    lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
+    lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
+    lines_.close();
     lines_.gap();
   }
 
@@ -170,26 +167,37 @@ class WalkEmitter {
       lines_.close();
       lines_.close();
     }
-    if (in_pieces) lines_.line("const int place = int(begin % K);");
+    if (in_pieces) kept_place();
     lines_.line(scope_.unrolling());
     lines_.open("for (int k = 0; k < L; ++k) {");
     if (in_pieces)
       for (std::size_t i = 0; i < scope_.kept.size(); ++i)
         lines_.line(kept()[i].second, " ", scope_.kept[i], ";");
     lines_.line("#pragma unroll");
-    lines_.open("for (int i = 0; i < V; ++i)");
+    lines_.open("for (int i = 0; i < V; ++i) {");
     call(*scope_.rebuild, *plan_.rebuild, scope_.rebuilt, "states.");
-    lines_.dedent();
+    if (in_pieces)
+      for (std::size_t i = 0; i < scope_.kept.size(); ++i)
+        if (plan_.kept[i] != Type::b1)
+          lines_.line("if (threads == 1) flexsn_hold(", scope_.kept[i], ".of[i]);");
+    lines_.close();
     if (in_pieces) {
       for (const std::string& name : scope_.kept)
-        lines_.line("kept.", name, "[place + k][threadIdx.x] = ", name, ";");
+        lines_.line("kept.", name, "[place + k][lane] = ", name, ";");
       for (int i : scope_.rows_read())
         if (const std::string& name = scope_.kept_rows[at(i)]; !name.empty())
-          lines_.line("kept.", name, "[place + k][threadIdx.x] = rows.", scope_.name(i), "[k];");
+          lines_.line("kept.", name, "[place + k][lane] = rows.", scope_.name(i), "[k];");
     }
     lines_.close();
     lines_.close();
     lines_.gap();
+  }
+
+  /// Where a thread keeps its steps: a block in shared memory, by step and thread; a single thread in
+  /// registers, so at constant places, of which no two L that are powers of two have the same.
+  void kept_place() {
+    lines_.line("const int place = threads > 1 ? int(begin % K) : L % K;");
+    lines_.line("const int lane = threads > 1 ? threadIdx.x : 0;");
   }
 
   std::string_view kept_type() const { return scope_.in_pieces() ? "Kept<V, threads>" : "Kept<V, L>"; }
@@ -228,12 +236,12 @@ class WalkEmitter {
     if (scope_.rebuild) parameters.push_back(join("const ", kept_type(), "& kept"));
     for (const std::string& one : carried_along()) parameters.push_back(one);
     function("run_steps", parameters);
-    if (in_pieces) lines_.line("const int place = int(begin % K);");
+    if (in_pieces) kept_place();
     lines_.line(scope_.unrolling());
     lines_.open(plan_.reverse ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
     if (in_pieces)
       for (const auto& [name, type] : kept())
-        lines_.line("const ", type, " ", name, " = kept.", name, "[place + k][threadIdx.x];");
+        lines_.line("const ", type, " ", name, " = kept.", name, "[place + k][lane];");
     step();
     lines_.close();
     lines_.close();
@@ -358,7 +366,7 @@ class WalkEmitter {
     lines_.line("const long long begin = segment * K;");
     if (scope_.rebuild) {
       lines_.line("States<V> states;");
-      lines_.line("Kept<V, K> kept;");
+      lines_.line(scope_.in_pieces() ? "Kept<V, 1> kept;" : "Kept<V, K> kept;");
       lines_.line("rebuild<V, K>(run, thread, begin, rows, states, kept);");
     }
     steps_call("", "K", "rows");
@@ -369,10 +377,9 @@ class WalkEmitter {
 
   // ---- steps beside whole segments -------------------------------------------------------------------
 
-  /// What there is beside whole ones of `length` steps.
-  void rest(std::string_view length, std::string_view whole) {
-    lines_.line("// Steps beside whole ", whole, ": runs of ", length, " / 2, ", length,
-                " / 4, ... and 1 of them, whose lengths are");
+  void rest() {
+    lines_.line("// Steps beside whole ", scope_.in_pieces() ? "pieces" : "segments",
+                ": runs of K / 2, K / 4, ... and 1 of them, whose lengths are");
     lines_.line("// constants, so that their loads come first too.");
     lines_.line("template <int V, int L>");
     lines_.open("struct Rest {");
@@ -424,12 +431,12 @@ class WalkEmitter {
   // ---- the walk through time -------------------------------------------------------------------------
 
   /// Up to what is carried before the first step.
-  void open_walk(std::string_view knows, const std::vector<std::string>& more) {
-    lines_.line("template <int V, ", knows, ">");
+  void open_walk(std::string_view name, std::string_view knows, const std::vector<std::string>& more) {
+    lines_.line("template <int V", knows, ">");
     std::vector<std::string> parameters = {"const Run& run", "const long long first"};
     parameters.insert(parameters.end(), more.begin(), more.end());
     if (scope_.has_sums()) parameters.push_back("Sums<V>& sums");
-    lines_.open_list("__device__ __forceinline__ void walk(", parameters, ") {");
+    lines_.open_list(join("__device__ __forceinline__ void ", name, "("), parameters, ") {");
     lines_.line("const Thread<V> thread = find_thread<V>(run, first);");
     if (scope_.has_carries()) lines_.line("Carried<V> carried;");
     first_values();
@@ -437,27 +444,21 @@ class WalkEmitter {
 
   void walk_in_pieces() {
     lines_.line(
-        "// All of time. The pieces of a segment are rebuilt from the first to the last, then taken back");
-    lines_.line("// from the last to the first. The last segment may have fewer",
+        "// All of time in pieces. Those of a segment are rebuilt from the first to the last, then taken");
+    lines_.line("// back from the last to the first. The last segment may have fewer",
                 scope_.piece > 1 ? ", and steps beside them." : ".");
-    open_walk("int threads, bool ahead", {join(kept_type(), "& kept")});
-    const std::string_view load_before = "load_to_rebuild<V, P>(run, thread, first_step - K, before);";
+    open_walk("walk_in_pieces", ", int threads", {join(kept_type(), "& kept")});
+    lines_.line("constexpr int P = ", scope_.piece,
+                ";  // steps of a piece, whose loads are issued together");
     lines_.line("long long segment = (run.steps + K - 1) / K - 1, steps = run.steps - segment * K;");
-    lines_.line("Rows<V, P> before, after, next;  // what is rebuilt from, what is read on the way back");
-    lines_.open("if (ahead && segment >= 0 && steps >= P)");
-    lines_.line("load_to_rebuild<V, P>(run, thread, segment * K, before);");
-    lines_.dedent();
+    lines_.line("Rows<V, P> rows;");
     lines_.open("for (; segment >= 0; --segment, steps = K) {");
     lines_.line("const long long first_step = segment * K, end = first_step + steps / P * P;");
     lines_.line("States<V> states;");
     lines_.line("#pragma unroll 1");
     lines_.open("for (long long begin = first_step; begin < end; begin += P) {");
-    lines_.line("const bool more = begin + P < end;");
-    lines_.line("if (!ahead) load_to_rebuild<V, P>(run, thread, begin, before);");
-    lines_.line("else if (more) load_to_rebuild<V, P>(run, thread, begin + P, next);");
-    lines_.line("else load_to_run<V, P>(run, thread, begin, after);");
-    lines_.line("rebuild<V, P>(run, thread, begin, before, states, kept);");
-    lines_.line("if (ahead && more) before = next;");
+    lines_.line("load_to_rebuild<V, P>(run, thread, begin, rows);");
+    lines_.line("rebuild<V, P>(run, thread, begin, rows, states, kept);");
     lines_.close();
     if (scope_.piece > 1) {
       lines_.line("const long long rest = steps % P;");
@@ -465,17 +466,12 @@ class WalkEmitter {
       lines_.line("Rest<V, P / 2> runs = {};  // or what is not loaded would be alive in the whole loop");
       lines_.line("load_rest<V, P / 2>(run, thread, end, rest, runs);");
       rest_call("P / 2", "end", "runs");
-      lines_.line("if (ahead && end == first_step && segment > 0) ", load_before);
       lines_.close();
     }
     lines_.line("#pragma unroll 1");
     lines_.open("for (long long begin = end - P; begin >= first_step; begin -= P) {");
-    lines_.line("const bool more = begin > first_step;");
-    lines_.line("if (!ahead) load_to_run<V, P>(run, thread, begin, after);");
-    lines_.line("else if (more) load_to_run<V, P>(run, thread, begin - P, next);");
-    lines_.line("else if (segment > 0) ", load_before);
-    lines_.line("run_steps<V, P>(run, thread, begin, after, kept", carried(), ");");
-    lines_.line("if (ahead && more) after = next;");
+    lines_.line("load_to_run<V, P>(run, thread, begin, rows);");
+    lines_.line("run_steps<V, P>(run, thread, begin, rows, kept", carried(), ");");
     lines_.close();
     lines_.close();
     last_values();
@@ -484,21 +480,26 @@ class WalkEmitter {
   }
 
   void walk() {
-    lines_.line("// All of time.");
-    open_walk("bool ahead", {});
+    lines_.line("// All of time", scope_.in_pieces() ? " in whole segments." : ".");
+    open_walk("walk", scope_.in_pieces() ? "" : ", bool ahead", {});
     lines_.line("const long long segments = run.steps / K;  // whole ones");
     if (scope_.segment > 1) {
       lines_.line("const long long rest = run.steps - segments * K;");
       lines_.line("Rest<V, K / 2> runs;");
       if (scope_.rebuild) lines_.line("States<V> states;");
+      if (scope_.in_pieces()) lines_.line("Kept<V, 1> kept;");
     }
     lines_.line("Rows<V, K> rows;");
-    lines_.open("if constexpr (ahead) {");
-    walk_ahead();
-    lines_.dedent();
-    lines_.open("} else {");
-    walk_in_turn();
-    lines_.close();
+    if (scope_.in_pieces()) {
+      walk_ahead();
+    } else {
+      lines_.open("if constexpr (ahead) {");
+      walk_ahead();
+      lines_.dedent();
+      lines_.open("} else {");
+      walk_in_turn();
+      lines_.close();
+    }
     last_values();
     lines_.close();
     lines_.gap();

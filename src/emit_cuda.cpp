@@ -98,8 +98,11 @@ class ModuleEmitter {
                plan_.reverse ? ", the last one first." : ".");
     if (plan_.rebuild)
       lines.line("// Each starts from the states of its checkpoint: its steps are rebuilt, then taken back.");
-    if (scope_.in_pieces()) lines.line("// What that needs lies in shared memory.");
-    lines.line("// The loads of a ", scope_.in_pieces() ? "piece" : "segment",
+    if (scope_.in_pieces())
+      lines.line(
+          "// Many elements run in pieces of a segment, which keep what the way back needs in shared "
+          "memory.");
+    lines.line("// The loads of a segment", scope_.in_pieces() ? " or piece" : "",
                " are issued before the first of them is used.");
     lines.gap();
     return lines.text();
@@ -108,9 +111,6 @@ class ModuleEmitter {
   void record(std::vector<CudaField>& fields) {
     using What = CudaField::What;
     lines_.line("constexpr int K = ", scope_.segment, ";  // steps of a segment");
-    if (scope_.in_pieces())
-      lines_.line("constexpr int P = ", scope_.piece,
-                  ";  // steps of a piece of it, which are loaded together");
     lines_.gap();
     lines_.line("// What a run is given.");
     lines_.open("struct Run {");
@@ -202,16 +202,25 @@ class ModuleEmitter {
                 " are loaded early.");
     lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
-    if (in_pieces) lines_.line("__shared__ Kept<V, threads> kept;");
-    const std::string walk =
-        join("if (first < run.elements) walk<V, ", in_pieces ? "threads, ahead" : "ahead", ">(run, first",
-             in_pieces ? ", kept" : "", scope_.has_sums() ? ", sums" : "", ");");
+    const std::string_view sums = scope_.has_sums() ? ", sums" : "";
+    const auto walk = [&] {
+      if (!in_pieces) return lines_.line("if (first < run.elements) walk<V, ahead>(run, first", sums, ");");
+      if (scope_.options.early) {
+        lines_.open("if constexpr (ahead) {");
+        lines_.line("if (first < run.elements) walk<V>(run, first", sums, ");");
+        lines_.dedent();
+        lines_.open("} else {");
+      }
+      lines_.line("__shared__ Kept<V, threads> kept;");
+      lines_.line("if (first < run.elements) walk_in_pieces<V, threads>(run, first, kept", sums, ");");
+      if (scope_.options.early) lines_.close();
+    };
     if (plan_.reverse)
       lines_.line("// Backward begins where forward ended: what that read last may still be in a cache.");
     lines_.line("const long long block = ", plan_.reverse ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x", ";");
     lines_.line("const long long first = (block * threads + threadIdx.x) * V;");
     if (!scope_.has_sums()) {
-      lines_.line(walk);
+      walk();
     } else {
       lines_.line("Sums<V> sums;");
       lines_.line("#pragma unroll");
@@ -221,7 +230,7 @@ class ModuleEmitter {
           lines_.line("sums.", scope_.sums[s],
                       "[i] = ", cuda_constant(plan_.sums[s].type, bits_of(plan_.sums[s].type, -0.0)), ";");
       lines_.close();
-      lines_.line(walk);
+      walk();
       lines_.line("if (run.partial_sums == 0) return;");
       for (std::size_t s = 0; s < scope_.sums.size(); ++s) {
         if (scope_.sums[s].empty()) continue;

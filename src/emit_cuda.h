@@ -5,7 +5,8 @@
 // alignment. Each can be compiled alone. An entry takes one record by value, made of fields of 8 bytes. Time
 // runs in segments whose loads are issued before the first of them is used; the narrow entry, which also
 // serves few elements, loads rows of later segments while it computes one. Where more steps are rebuilt
-// together than are loaded at once, what backward needs of them lies in shared memory.
+// together than are loaded at once, what backward needs of them lies in shared memory; a narrow entry that
+// loads early loads all of them and keeps it in registers.
 #pragma once
 
 #include "plan.h"
@@ -37,6 +38,10 @@ int steps_at_once(const Plan& plan, const CudaOptions& options);
 /// Are the steps between checkpoints rebuilt in pieces of fewer?
 inline bool in_pieces(const Plan& plan, const CudaOptions& options) {
   return plan.rebuild && steps_at_once(plan, options) < plan.segment;
+}
+/// The same of the narrow entry: whole segments where it loads early.
+inline int narrow_steps_at_once(const Plan& plan, const CudaOptions& options) {
+  return options.early && in_pieces(plan, options) ? plan.segment : steps_at_once(plan, options);
 }
 
 /// One field of an entry's record.

@@ -495,7 +495,7 @@ class Explainer {
     const GpuKernel gpu{.kernel = kernel.kernel,
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,
-                        .steps_at_once = cut.unroll,
+                        .steps_at_once = narrow.empty() ? cut.unroll : narrow_steps_at_once(plan, cut),
                         .registers = loops            ? cut.vector * shape.registers_at_once
                                      : narrow.empty() ? shape.registers()
                                                       : shape.narrow_registers(),
@@ -505,7 +505,7 @@ class Explainer {
                         .most_instructions = instructions_a_byte * bytes,
                         .compiled = compiled,
                         .refused = refused};
-    const std::string shared = in_pieces(plan, cut)
+    const std::string shared = in_pieces(plan, cut) && gpu.steps_at_once < plan.segment
                                    ? join(" with ", cuda_kept_bytes(plan, cut),
                                           " bytes of shared memory for what ", plan.segment, " steps keep")
                                    : "";

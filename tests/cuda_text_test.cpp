@@ -561,7 +561,10 @@ TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) 
                            "__shared__ Kept<V, threads> kept;", "flexsn_row<float, V> kept_h[K][threads];",
                            "struct Rest", "run_block<2, 128, false>", "run_block<1, 128, true>"})
     EXPECT_TRUE(has(pieces, part)) << part;
-  EXPECT_FALSE(has(text_of(32, {.unroll = 1}), "struct Rest")) << "no step is beside pieces of one";
+  EXPECT_TRUE(has(pieces, "walk<V>(run, first)")) << "the narrow entry loads whole segments";
+  const std::string one = text_of(32, {.unroll = 1, .early = false});
+  EXPECT_FALSE(has(one, "struct Rest")) << "no step is beside pieces of one";
+  EXPECT_FALSE(has(one, "run_segment")) << "and no segment runs as a whole";
   // A block has 48 KiB.
   for (const auto& [segment, options] : {std::pair(8, CudaOptions{}),
                                          {64, CudaOptions{}},
