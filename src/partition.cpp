@@ -1,7 +1,6 @@
 #include "partition.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cuda_shape.h"
 #include "error.h"
@@ -471,8 +470,12 @@ class Partitioner {
       one.bytes_kept = read + checkpoint / segment;
       one.cost =
           cost_of(saving) + cost_of(reading) + kept * training_.costs.keep * (1 - training_.costs.hidden);
-      if (training_.costs.registers)
-        one.cost += register_cost(segment, kept + loaded(inputs), carried, backward.work);
+      if (training_.costs.registers && segment > training_.costs.at_once)
+        one.cost +=
+            register_cost(training_.costs, training_.costs.at_once, loaded(inputs), carried, backward.work) +
+            pieces_cost(training_.costs, segment, kept, reading.bytes, reading.work);
+      else if (training_.costs.registers)
+        one.cost += register_cost(training_.costs, segment, kept + loaded(inputs), carried, backward.work);
       else if (segment * kept > training_.costs.room)
         one.cost += 2 * kept;
     }
@@ -498,17 +501,6 @@ class Partitioner {
       if (argument.role == Role::param && !argument.per_step) bytes += kept_bytes(argument.value);
     }
     return bytes;
-  }
-
-  /// What it costs that each step of a segment holds so many bytes in registers, beside those that are held
-  /// all the time. Fewer threads run where the steps take more than a quarter of the room; what is over the
-  /// room goes to memory and back, all but one step's where there is none, as where the steps are too much
-  /// code to stand one after another.
-  double register_cost(int segment, double held, double carried, double work) const {
-    const bool fit = !is_too_long(std::llround(work), segment, 1);
-    const double room = fit ? std::max(0.0, training_.costs.room - carried) : 0;
-    return 0.2 * std::max(0.0, held - room / 4 / segment) +
-           2 * std::max(0.0, held - std::max(room, held) / segment);
   }
 
   /// The fewest bytes that get backward its values, were arithmetic and checkpoints free: the smallest cut,

@@ -260,7 +260,7 @@ TEST_F(Cli, Explain) {
   const auto on_gpu = [&](const std::string& elements) {
     return output({"explain", "lif", "--costs", "gpu", "--N", elements});
   };
-  EXPECT_NE(on_gpu("1000001").find("backward: 1 element a thread (1000001 is not a multiple of 2), 8 steps "
+  EXPECT_NE(on_gpu("1000001").find("backward: 1 element a thread (1000001 is not a multiple of 2), 16 steps "
                                    "loaded at once and later ones early, 128 threads a block, "),
             std::string::npos);
   EXPECT_NE(on_gpu("256").find("backward: 1 element a thread (there would be few blocks), "),
@@ -274,7 +274,7 @@ TEST_F(Cli, Explain) {
                                       [] { setenv("FLEXSN_CUDA_SHAPE", "unroll=4,threads=64", 1); });
   EXPECT_NE(asked.out.find("inference_final_state: 2 elements a thread, 4 steps loaded at once, 64 threads"),
             std::string::npos);
-  EXPECT_NE(asked.out.find("4 steps loaded at once, 64 threads a block with 4096 bytes of shared memory for"),
+  EXPECT_NE(asked.out.find("4 steps loaded at once, 64 threads a block with 8192 bytes of shared memory for"),
             std::string::npos);
   EXPECT_NE(
       asked.out.find("cut as FLEXSN_CUDA_SHAPE asks: unroll=4,threads=64; steps between checkpoints stay"),

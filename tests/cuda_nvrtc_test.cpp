@@ -168,18 +168,29 @@ TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
 
 TEST(CudaNvrtcRegisters, LongSegmentsInPiecesSpillNone) {
   if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
+  const auto expect_none = [](const Neuron& neuron, const Training& training) {
+    const Plan plan = plan_of(neuron.graph(Mem::f32), Kind::backward, training);
+    SCOPED_TRACE(join(plan.neuron, ", ", plan.segment, " steps"));
+    const CudaOptions options = cuda_shape(plan).options;
+    ASSERT_TRUE(in_pieces(plan, options));
+    const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), options);
+    for (const auto& [way, entry] : {std::pair(&module.wide[0], cuda_wide), {&module.narrow[0], cuda_narrow}})
+      EXPECT_EQ(spilled(nvrtc().compile(module.text(*way), "sm_90", true).log, entry), "");
+  };
   for (const char* name : {"lif", "cuba_lif", "izhikevich"})
-    for (int segment : {16, 32}) {
-      const Plan plan = plan_of(neuron_named(name).graph(Mem::f32), Kind::backward,
-                                {.saving = Saving::rebuild, .segment = segment});
-      const CudaOptions options = cuda_shape(plan).options;
-      ASSERT_EQ(options.unroll, 8) << name;
-      const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), options);
-      for (const auto& [way, entry] :
-           {std::pair(&module.wide[0], cuda_wide), {&module.narrow[0], cuda_narrow}})
-        EXPECT_EQ(spilled(nvrtc().compile(module.text(*way), "sm_90", true).log, entry), "")
-            << name << " " << segment;
-    }
+    for (int segment : {16, 32})
+      expect_none(neuron_named(name), {.saving = Saving::rebuild, .segment = segment});
+  const auto reset_by_product = [](bool learns) {
+    return neuron(learns ? "learns" : "lif", [learns](Step& s) {
+      const auto v = s.state("v"), h = v + (s.input("x") - v) * 0.5;
+      const auto fired = spike(learns ? h - s.param("threshold", 1) : h - 1.0);
+      s.output("s", fired);
+      s.next(v, h * (1.0 - fired));
+    });
+  };
+  const Training chosen{.costs = cost_model_named("gpu")};
+  for (const char* name : {"if", "simple_lif", "liaf", "ottt_lif"}) expect_none(neuron_named(name), chosen);
+  for (bool learns : {false, true}) expect_none(reset_by_product(learns), chosen);
 }
 
 TEST(CudaNvrtcRegisters, FewerRegistersMaySpillLess) {

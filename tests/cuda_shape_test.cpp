@@ -108,6 +108,24 @@ TEST(CudaShape, CheckpointsLieAsFarApartAsRegistersAllow) {
   }
 }
 
+TEST(CudaShape, SixteenStepsWhereLittleIsKeptAndMemoryIsTheLimit) {
+  const auto steps_of = [](const Neuron& neuron, Mem type, std::optional<double> budget = {}) {
+    const Training training{.type = type, .budget = budget, .costs = cost_model_named("gpu")};
+    return plan_of(neuron.graph(type), Kind::backward, training).segment;
+  };
+  for (const char* name : {"if", "lif", "simple_lif", "half_threshold_if", "cuba_lif"})
+    EXPECT_EQ(steps_of(neuron_named(name), Mem::f32), 16) << name;
+  // Several values are kept of a step, or its arithmetic takes nearly as long as its memory.
+  for (const char* name : {"plif", "qif", "izhikevich", "adex", "alif", "clif", "klif", "raf"})
+    EXPECT_EQ(steps_of(neuron_named(name), Mem::f32), 8) << name;
+  for (Mem type : {Mem::f64, Mem::f16}) EXPECT_EQ(steps_of(neuron_named("lif"), type), 8) << name_of(type);
+  EXPECT_EQ(steps_of(neuron_named("qif"), Mem::f32, 4.25), 16) << "8 would keep 4.5 bytes";
+  CudaShape shape =
+      cuda_shape(plan_of(neuron_named("lif").graph(), Kind::backward, {.costs = cost_model_named("gpu")}));
+  EXPECT_EQ(shape.options, (CudaOptions{.resident_threads = 1024, .narrow_resident_threads = 512}));
+  EXPECT_EQ(shape.narrow_steps, 16);
+}
+
 TEST(CudaShape, ALongBodyGetsFewerStepsAndElements) {
   const auto many = [](int terms) {
     const Neuron long_one = neuron("long", [&](Step& s) {

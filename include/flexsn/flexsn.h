@@ -406,6 +406,10 @@ struct CostModel {
   bool registers = false;
   int smallest = 4;  ///< bytes that a smaller value counts as
   int longest = 64;  ///< steps of a segment, at most: checkpoints are next to nothing by then
+  /// Steps whose values fit into registers. What a longer segment keeps goes through memory that a block of
+  /// threads shares, which has so many bytes for each element.
+  int at_once = 8;
+  double shared = 0;
 };
 /// "cpu", "gpu", or "bytes", where arithmetic is free.
 CostModel cost_model_named(std::string_view name);

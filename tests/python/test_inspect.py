@@ -59,6 +59,13 @@ def plain(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return s, v * (1 - s)
 
 
+def exponential(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What is computed again on a GPU is saved on a CPU."""
+    h = v + (x - v) * torch.exp(v)
+    s = torch.sigmoid(h)
+    return s, h * (1 - s)
+
+
 # ---- explain
 
 
@@ -274,8 +281,8 @@ def test_a_module_that_lies_elsewhere_is_looked_at_there() -> None:
 
 
 def test_show_gives_the_plan_of_a_gpu_where_it_is_asked_to() -> None:
-    here, there = (flexsn.show(plain, "plan", num_states=1, device=device) for device in ("cpu", "cuda"))
-    assert "segments of 16 steps" in here and "segments of 8 steps" in there
+    here, there = (flexsn.show(exponential, "plan", num_states=1, device=device) for device in ("cpu", "cuda"))
+    assert "segments of" not in here and "segments of 8 steps" in there
     with pytest.raises(ValueError, match=r'llvm is code for the CPU; for a GPU, flexsn.export\(neuron, "cuda"\)'):
         flexsn.show(plain, "llvm", num_states=1, device="cuda")
     with pytest.raises(ValueError, match="inputs are on a device already; leave device out"):

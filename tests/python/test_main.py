@@ -48,9 +48,9 @@ class Holder:
 
 neuron = FlexSN(lif, num_states=1)
 
-def spiking(x, v):
-    h = v + (x - v) * HALF
-    s = flexsn.surrogate.Sigmoid(4.0)(h - limit)
+def exponential(x, v):
+    h = v + (x - v) * torch.exp(v)
+    s = torch.sigmoid(h)
     return s, h * (1 - s)
 """
 
@@ -131,10 +131,10 @@ def test_states_are_told_where_there_is_one_choice(
 def test_a_device_is_asked_for(file: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", f"{file}:lif", "--device", "cuda"])
     assert "on a GPU" in capsys.readouterr().out
-    main(["show", f"{file}:spiking", "--stage", "plan", "--device", "cuda:0"])
+    main(["show", f"{file}:exponential", "--stage", "plan", "--device", "cuda:0"])
     assert "segments of 8 steps" in capsys.readouterr().out
-    main(["show", f"{file}:spiking", "--stage", "plan", "--device", "cpu"])
-    assert "segments of 16 steps" in capsys.readouterr().out
+    main(["show", f"{file}:exponential", "--stage", "plan", "--device", "cpu"])
+    assert "segments of" not in capsys.readouterr().out
     for wrong in ("cuda:", "cpu:0", "cuda:007", "mps", "cuda:99999999999"):
         with pytest.raises(SystemExit):
             main(["explain", f"{file}:lif", "--device", wrong])
