@@ -14,6 +14,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+import flexsn
 from triton_modules import (
     Comparison,
     Data,
@@ -46,6 +47,12 @@ def made(text: str, folder: pathlib.Path, name: str = "exported", sequences: boo
     module.BLOCKS = {kind: (8, 4) for kind in module.BLOCKS}
     module.SUM_SIZE, module.SEGMENT = 4, 2
     return module, neuron_of(code)
+
+
+def test_no_more_steps_are_rebuilt_than_registers_hold() -> None:
+    neuron = flexsn.neurons.LIFNode(step_mode="m")
+    assert "segments of 16 steps" in flexsn.show(neuron, "plan", device="cuda")
+    assert "\nSEGMENT = 8\n" in flexsn.export(neuron, "triton")
 
 
 def differences(
