@@ -450,6 +450,7 @@ def cuts(table: Table, _: float) -> None:
     ]
     for subject, steps, elements in (
         (flexsn.FlexSN(lif, num_states=1), 8, 4194304),
+        (flexsn.FlexSN(lif, num_states=1), 8, 16777216),  # do the last blocks of fewer elements cost more?
         (flexsn.FlexSN(lif, num_states=1), 32, 4194304),
         (flexsn.FlexSN(lif, num_states=1), 128, 262144),
         (flexsn.FlexSN(lif, num_states=1), 500, 65536),
@@ -462,7 +463,7 @@ def cuts(table: Table, _: float) -> None:
         text = flexsn.show(subject.cuda(), "joint", inputs=x)
         params = list(subject.parameters())
         for kind, tried in (
-            ("inference", [(f"vector={v},unroll={k}", "") for v in vectors for k in (8, 16)]),
+            ("inference", [(f"vector={v},unroll={k}", "") for v in vectors for k in (4, 8, 16)]),
             ("training", [*((f"vector={v}", f",segment={k}") for v in vectors for k in (8, 16, 32)), *whole]),
         ):
             ways = {}
