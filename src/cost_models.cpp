@@ -40,10 +40,12 @@ double register_cost(const CostModel& costs, int segment, double held, double ca
          2 * std::max(0.0, held - std::max(room, held) / segment);
 }
 
-double pieces_cost(const CostModel& costs, int segment, double kept, double bytes, double work) {
+double pieces_cost(const CostModel& costs, int segment, double kept, double loaded, double bytes,
+                   double work) {
   const bool has_room = segment * kept <= costs.shared;
   const bool has_time = work * costs.op <= 0.8 * bytes;
-  return has_room && has_time ? 0 : 2 * kept;
+  const bool has_registers = segment * (kept + 3 * loaded) <= 0.75 * costs.room;
+  return has_room && has_time && has_registers ? 0 : 2 * kept;
 }
 
 }  // namespace flexsn

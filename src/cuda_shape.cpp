@@ -64,18 +64,6 @@ void cut_time(const Plan& plan, CudaOptions& options) {
   options.unroll = steps_at_once(plan, options);
 }
 
-/// What an element needs for each step that is loaded at once.
-void count_registers(const Plan& plan, CudaShape& shape) {
-  const auto [before, later] = loaded_each_step(plan);
-  const bool pieces = in_pieces(plan, shape.options);
-  shape.loaded_a_step = before + later;
-  int whole = shape.loaded_a_step;
-  for (Type type : plan.kept) whole += registers_of(type);
-  shape.registers_a_step = pieces ? std::max(before, later) : whole;
-  shape.narrow_steps = narrow_steps_at_once(plan, shape.options);
-  shape.narrow_registers_a_step = shape.narrow_steps > shape.options.unroll ? whole : shape.registers_a_step;
-}
-
 /// How many rows each step reads or writes.
 int rows_each_step(const Plan& plan) {
   return static_cast<int>(std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const Buffer& buffer) {
@@ -115,9 +103,20 @@ int alive_at_once(const Graph& graph, const std::vector<bool>& counted) {
   return most;
 }
 
+void count_registers(const Plan& plan, CudaShape& shape) {
+  const auto [before, later] = loaded_each_step(plan);
+  const bool pieces = in_pieces(plan, shape.options);
+  shape.loaded_a_step = before + later;
+  int whole = shape.loaded_a_step;
+  for (Type type : plan.kept) whole += registers_of(type);
+  shape.registers_a_step = pieces ? std::max(before, later) : whole;
+  shape.narrow_steps = narrow_steps_at_once(plan, shape.options);
+  shape.narrow_registers_a_step = shape.narrow_steps > shape.options.unroll ? whole : shape.registers_a_step;
+}
+
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8;
-  constexpr int few_registers = 64, few_registers_in_pieces = 36, few_narrow_registers = 128;
+  constexpr int few_registers = 64, few_registers_in_pieces = 32, few_narrow_registers = 120;
   CudaShape shape;
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
     for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);

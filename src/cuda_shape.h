@@ -56,7 +56,7 @@ struct CudaShape {
 ///
 /// More steps between checkpoints are rebuilt in pieces of as many as are loaded at once, where what they
 /// keep for backward finds room in a block's shared memory, of fewer threads or elements where need be: with
-/// 32 steps a LIF neuron's backward has the 64 registers of 1024 threads for two elements and spills none.
+/// 16 steps a LIF neuron's backward has the 64 registers of 1024 threads for two elements and spills none.
 /// The narrow entry loads whole segments all the same where their values fit, as those of 16 steps of a LIF
 /// neuron do: in pieces, whose loads it waits for more often, 500 x 16384 took 1.9 times as long.
 ///
@@ -66,11 +66,14 @@ struct CudaShape {
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
 /// addresses, of which loops over pieces have more. The narrow entry loads early where its values fit into
-/// 192 of a thread's 255 registers; with long segments it is asked for 512 threads, where 384 took 1.2 times
-/// as long for 500 x 65536. Where one spills after all, as the compiled kernel says, it is compiled
-/// in other ways (CudaModule), and the one that spills least runs; but one step that is too long is compiled
-/// once, with at most 255 registers.
+/// 192 of a thread's 255 registers; where those of a long segment fit into 120, it is asked for 512 threads:
+/// 384 took 1.2 times as long for 500 x 65536. Where one spills after all, as the compiled kernel says, it is
+/// compiled in other ways (CudaModule), and the one that spills least runs; but one step that is too long is
+/// compiled once, with at most 255 registers.
 CudaShape cuda_shape(const Plan& plan);
+
+/// Counts what an element needs with the options that the shape has.
+void count_registers(const Plan& plan, CudaShape& shape);
 
 /// The same with what the environment variable FLEXSN_CUDA_SHAPE asks for; a plan's segments stay.
 CudaShape cuda_shape_to_run(const Plan& plan);

@@ -22,9 +22,8 @@ class WalkEmitter {
     rows();
     if (scope_.rebuild) rebuild();
     steps();
-    const bool whole_segments = !scope_.in_pieces() || scope_.options.early;
-    if ((whole_segments ? scope_.segment : scope_.piece) > 1) rest();
-    if (whole_segments) {
+    if (has_rest()) rest();
+    if (has_whole_segments()) {
       segment();
       walk();
     }
@@ -33,6 +32,11 @@ class WalkEmitter {
   }
 
  private:
+  /// Does an entry run segments as a whole?
+  bool has_whole_segments() const { return !scope_.in_pieces() || scope_.options.early; }
+  /// May there be steps beside whole segments or pieces?
+  bool has_rest() const { return (has_whole_segments() ? scope_.segment : scope_.piece) > 1; }
+
   // ---- rows ------------------------------------------------------------------------------------------
 
   void rows() {
@@ -84,10 +88,12 @@ class WalkEmitter {
     });
     load("load_to_rebuild", plan_.rebuilt, first);
     load("load_to_run", {}, later);
-    function("load", {"Rows<V, L>& rows"});
-    lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
-    lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
-    lines_.close();
+    if (has_rest()) {
+      function("load", {"Rows<V, L>& rows"});
+      lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
+      lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
+      lines_.close();
+    }
     lines_.gap();
   }
 
@@ -378,9 +384,9 @@ class WalkEmitter {
   // ---- steps beside whole segments -------------------------------------------------------------------
 
   void rest() {
-    lines_.line("// Steps beside whole ", scope_.in_pieces() ? "pieces" : "segments",
-                ": runs of K / 2, K / 4, ... and 1 of them, whose lengths are");
-    lines_.line("// constants, so that their loads come first too.");
+    lines_.line("// Steps beside whole segments", scope_.in_pieces() ? " or pieces" : "",
+                ": runs of half as many, a quarter, ... and 1 of them,");
+    lines_.line("// whose lengths are constants, so that their loads come first too.");
     lines_.line("template <int V, int L>");
     lines_.open("struct Rest {");
     lines_.line("Rows<V, L> rows;");
@@ -450,28 +456,30 @@ class WalkEmitter {
     open_walk("walk_in_pieces", ", int threads", {join(kept_type(), "& kept")});
     lines_.line("constexpr int P = ", scope_.piece,
                 ";  // steps of a piece, whose loads are issued together");
-    lines_.line("long long segment = (run.steps + K - 1) / K - 1, steps = run.steps - segment * K;");
+    lines_.line("long long segment = (run.steps + K - 1) / K - 1;");
+    lines_.line("int steps = int(run.steps - segment * K);");
     lines_.line("Rows<V, P> rows;");
     lines_.open("for (; segment >= 0; --segment, steps = K) {");
-    lines_.line("const long long first_step = segment * K, end = first_step + steps / P * P;");
+    lines_.line("const long long first_step = segment * K;");
+    lines_.line("const int whole = steps / P * P;");
     lines_.line("States<V> states;");
     lines_.line("#pragma unroll 1");
-    lines_.open("for (long long begin = first_step; begin < end; begin += P) {");
-    lines_.line("load_to_rebuild<V, P>(run, thread, begin, rows);");
-    lines_.line("rebuild<V, P>(run, thread, begin, rows, states, kept);");
+    lines_.open("for (int piece = 0; piece < whole; piece += P) {");
+    lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece, rows);");
+    lines_.line("rebuild<V, P>(run, thread, first_step + piece, rows, states, kept);");
     lines_.close();
     if (scope_.piece > 1) {
-      lines_.line("const long long rest = steps % P;");
+      lines_.line("const int rest = steps % P;");
       lines_.open("if (rest > 0) {");
       lines_.line("Rest<V, P / 2> runs = {};  // or what is not loaded would be alive in the whole loop");
-      lines_.line("load_rest<V, P / 2>(run, thread, end, rest, runs);");
-      rest_call("P / 2", "end", "runs");
+      lines_.line("load_rest<V, P / 2>(run, thread, first_step + whole, rest, runs);");
+      rest_call("P / 2", "first_step + whole", "runs");
       lines_.close();
     }
     lines_.line("#pragma unroll 1");
-    lines_.open("for (long long begin = end - P; begin >= first_step; begin -= P) {");
-    lines_.line("load_to_run<V, P>(run, thread, begin, rows);");
-    lines_.line("run_steps<V, P>(run, thread, begin, rows, kept", carried(), ");");
+    lines_.open("for (int piece = whole - P; piece >= 0; piece -= P) {");
+    lines_.line("load_to_run<V, P>(run, thread, first_step + piece, rows);");
+    lines_.line("run_steps<V, P>(run, thread, first_step + piece, rows, kept", carried(), ");");
     lines_.close();
     lines_.close();
     last_values();

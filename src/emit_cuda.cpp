@@ -79,6 +79,8 @@ class ModuleEmitter {
     module.narrow.push_back({narrow(options.narrow_resident_threads, options.early), ""});
     if (!options.again_if_spilled) return module;
     // A multiprocessor has 65536 registers, a thread at most 255 of them.
+    if (options.early && options.narrow_resident_threads > 256)
+      module.narrow.push_back({narrow(256, true), "at most 255 registers"});
     for (const auto& [resident, limit] :
          {std::pair(256, "at most 255 registers"), {512, "at most 128 registers"}}) {
       if (resident != options.resident_threads) module.wide.push_back({wide(resident), limit});
@@ -99,9 +101,8 @@ class ModuleEmitter {
     if (plan_.rebuild)
       lines.line("// Each starts from the states of its checkpoint: its steps are rebuilt, then taken back.");
     if (scope_.in_pieces())
-      lines.line(
-          "// Many elements run in pieces of a segment, which keep what the way back needs in shared "
-          "memory.");
+      lines.line("// ", scope_.options.early ? "Many elements" : "They",
+                 " run in pieces of a segment, which keep what the way back needs in shared memory.");
     lines.line("// The loads of a segment", scope_.in_pieces() ? " or piece" : "",
                " are issued before the first of them is used.");
     lines.gap();
@@ -198,8 +199,7 @@ class ModuleEmitter {
 
   void block() {
     const bool in_pieces = scope_.in_pieces();
-    lines_.line("// The elements of a block. `ahead`: rows of later ", in_pieces ? "pieces" : "segments",
-                " are loaded early.");
+    lines_.line("// The elements of a block. `ahead`: rows of later segments are loaded early.");
     lines_.line("template <int V, int threads, bool ahead>");
     lines_.open("__device__ __forceinline__ void run_block(const Run& run) {");
     const std::string_view sums = scope_.has_sums() ? ", sums" : "";

@@ -75,8 +75,9 @@ struct CudaWay {
 struct CudaModule {
   std::string common;  ///< what both entries need
   /// The usual way first, then those for a device where it spills: with a limit of 255 registers, with one of
-  /// 128, of the narrow entry without rows that are loaded early. Told nothing, the compiler gave some
-  /// long bodies 32 registers; told of fewer, it orders others so that less is alive at once.
+  /// 128, of the narrow entry without rows that are loaded early (but first with them, where it was asked for
+  /// less). Told nothing, the compiler gave some long bodies 32 registers; told of fewer, it orders others so
+  /// that less is alive at once.
   std::vector<CudaWay> wide, narrow;
   CudaOptions options;
   std::vector<CudaField> fields;  ///< of both entries, in order; none of buffers that the text leaves alone

@@ -639,7 +639,8 @@ std::string emit_triton(const Graph& step, const Training& training) {
   Training chosen = training;
   // A module's kernels hold all steps of a segment in registers: with 16 of them an H200 took 1.6 times as
   // long for a LIF neuron, 8 x 4194304.
-  if (chosen.costs.registers) chosen.costs.longest = std::min(chosen.costs.longest, chosen.costs.at_once);
+  if (chosen.costs.registers && !chosen.budget)
+    chosen.costs.longest = std::min(chosen.costs.longest, chosen.costs.at_once);
   const IeeeEnvironment environment;  // constants may be subnormal
   return ModuleEmitter(step, chosen).emit();
 }

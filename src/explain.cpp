@@ -491,7 +491,8 @@ class Explainer {
     const bool is_compiled = present && refused.empty();
     const std::vector<GpuEntry> compiled = is_compiled ? compiled_entries(plan) : std::vector<GpuEntry>{};
     for (const GpuEntry& entry : compiled)
-      if (entry.entry == cuda_narrow && !entry.again.empty()) cut.early = false;
+      if (entry.entry == cuda_narrow && entry.again.starts_with("no early rows")) cut.early = false;
+    count_registers(plan, shape);
     const GpuKernel gpu{.kernel = kernel.kernel,
                         .elements_a_thread = cut.vector,
                         .threads_a_block = cut.threads,

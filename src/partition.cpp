@@ -473,7 +473,7 @@ class Partitioner {
       if (training_.costs.registers && segment > training_.costs.at_once)
         one.cost +=
             register_cost(training_.costs, training_.costs.at_once, loaded(inputs), carried, backward.work) +
-            pieces_cost(training_.costs, segment, kept, reading.bytes, reading.work);
+            pieces_cost(training_.costs, segment, kept, loaded(inputs), reading.bytes, reading.work);
       else if (training_.costs.registers)
         one.cost += register_cost(training_.costs, segment, kept + loaded(inputs), carried, backward.work);
       else if (segment * kept > training_.costs.room)
