@@ -416,18 +416,18 @@ std::vector<Tensor> training_autograd(Text text, TensorList inputs, TensorList s
     // torch.func keeps gradients of several levels apart, which this node does not.
     if (const auto& transforms = at::functorch::functorchTLSAccessor())
       transforms->checkSupportsCppAutogradFunction();
-    const auto node = new_node();
+    // Said in words, since what comes after this may be traced on tensors that have no place.
+    const Text said = plan.empty() && inputs[0].is_cuda() ? Text("gpu") : plan;
+    const std::vector<Tensor> results = training_below<sequences>(text, inputs, states, params, asked, said);
+    const auto node = new_node();  // while a GPU runs
     node->set_next_edges(torch::autograd::collect_next_edges(all));
     node->neuron = held;
     node->inputs = inputs.size();
     node->states = states.size();
     node->sequences = sequences;
     node->wanted = std::move(asked);
-    // Said in words, since what comes after this may be traced on tensors that have no place.
-    node->plan = std::string(plan.empty() && inputs[0].is_cuda() ? Text("gpu") : plan);
+    node->plan = std::string(said);
     node->shape = inputs[0].sym_sizes().vec();
-    const std::vector<Tensor> results =
-        training_below<sequences>(text, inputs, states, params, node->wanted, node->plan);
     node->connect(all, results);
     return results;
   });
