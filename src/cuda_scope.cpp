@@ -112,8 +112,9 @@ void CudaScope::name_values() {
   CudaNames states, keeps;
   if (plan.rebuild) rebuilt = named(*plan.rebuild, Slot::Kind::carry, plan.rebuilt.size(), states);
   // Names of variables in the function that takes steps, and in pieces in that which rebuilds them.
-  CudaNames locals{"run",   "thread", "begin",  "rows", "kept", "carried", "sums",
-                   "place", "lane",   "states", "k",    "i",    step.step};
+  CudaNames locals{"run",   "thread", "begin",  "rows",  "kept", "carried",        "sums",
+                   "place", "lane",   "states", "count", "from", "carried_before", "sums_before",
+                   "k",     "i",      step.step};
   if (rebuild) locals.add(rebuild->step);
   kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), in_pieces() ? locals : keeps);
   kept_rows.resize(plan.buffers.size());

@@ -32,10 +32,15 @@ class WalkEmitter {
   }
 
  private:
-  /// Does an entry run segments as a whole?
+  /// Does an entry run segments at once?
   bool has_whole_segments() const { return !scope_.in_pieces() || scope_.options.early; }
-  /// May there be steps beside whole segments or pieces?
-  bool has_rest() const { return (has_whole_segments() ? scope_.segment : scope_.piece) > 1; }
+  /// May there be steps beside whole segments, or beside pieces where there are such?
+  bool has_rest() const { return scope_.piece > 1; }
+  /// Are functions told how many of L steps there are? So the last one of long segments may have fewer: with
+  /// steps beside whole ones, as of Rest, NVRTC took half as long again for a LIF neuron.
+  bool may_be_fewer() const { return scope_.in_pieces() && has_whole_segments(); }
+  /// An argument that says how many.
+  std::string count(std::string_view steps) const { return may_be_fewer() ? join(", ", steps) : ""; }
 
   // ---- rows ------------------------------------------------------------------------------------------
 
@@ -59,7 +64,7 @@ class WalkEmitter {
 
   /// A function that loads rows, and states where a segment begins.
   void load(std::string_view name, const std::vector<Carry>& states, const std::vector<int>& rows) {
-    function(name, {"Rows<V, L>& rows"});
+    steps_function(name, {"Rows<V, L>& rows"});
     if (!states.empty()) {
       lines_.open("if (begin % K == 0) {");
       for (const Carry& carry : states) load_states(carry);
@@ -68,6 +73,7 @@ class WalkEmitter {
     if (!rows.empty()) {
       lines_.line(scope_.unrolling());
       lines_.open("for (int k = 0; k < L; ++k) {");
+      if (may_be_fewer()) lines_.line("const long long from = begin + (k < count ? k : 0);");
       for (int i : rows) load_step(i);
       lines_.close();
     }
@@ -88,10 +94,10 @@ class WalkEmitter {
     });
     load("load_to_rebuild", plan_.rebuilt, first);
     load("load_to_run", {}, later);
-    if (has_rest()) {
-      function("load", {"Rows<V, L>& rows"});
-      lines_.line("load_to_rebuild<V, L>(run, thread, begin, rows);");
-      lines_.line("load_to_run<V, L>(run, thread, begin, rows);");
+    if (has_rest() || has_whole_segments()) {
+      steps_function("load", {"Rows<V, L>& rows"});
+      lines_.line("load_to_rebuild<V, L>(run, thread, begin", count("count"), ", rows);");
+      lines_.line("load_to_run<V, L>(run, thread, begin", count("count"), ", rows);");
       lines_.close();
     }
     lines_.gap();
@@ -109,6 +115,12 @@ class WalkEmitter {
     lines_.open_list(join("__device__ __forceinline__ void ", name, "("), parameters, ") {");
   }
 
+  /// The same where there may be fewer of them.
+  void steps_function(std::string_view name, std::vector<std::string> more) {
+    if (may_be_fewer()) more.insert(more.begin(), "const int count");
+    function(name, more);
+  }
+
   /// What a function that takes steps is given besides rows.
   std::vector<std::string> carried_along() const {
     std::vector<std::string> parameters;
@@ -120,7 +132,8 @@ class WalkEmitter {
   /// Row k of them.
   void load_step(int index) {
     const Buffer& b = scope_.buffer(index);
-    const std::string row = join("run.", scope_.name(index), ".row(begin + k)");
+    const std::string row =
+        join("run.", scope_.name(index), may_be_fewer() ? ".row(from)" : ".row(begin + k)");
     const std::string to = join("rows.", scope_.name(index), "[k] = ");
     if (b.map == Map::scalar)
       lines_.line(to, "*", row, ";");
@@ -199,10 +212,10 @@ class WalkEmitter {
     lines_.gap();
   }
 
-  /// Where a thread keeps its steps: a block in shared memory, by step and thread; a single thread in
-  /// registers, so at constant places, of which no two L that are powers of two have the same.
+  /// Where a thread keeps its steps: those of pieces in shared memory, by step and thread; a whole segment in
+  /// registers of a single thread, so at constant places.
   void kept_place() {
-    lines_.line("const int place = threads > 1 ? int(begin % K) : L % K;");
+    lines_.line("const int place = L < K ? int(begin % K) : 0;");
     lines_.line("const int lane = threads > 1 ? threadIdx.x : 0;");
   }
 
@@ -241,14 +254,19 @@ class WalkEmitter {
     std::vector<std::string> parameters = {"const Rows<V, L>& rows"};
     if (scope_.rebuild) parameters.push_back(join("const ", kept_type(), "& kept"));
     for (const std::string& one : carried_along()) parameters.push_back(one);
-    function("run_steps", parameters);
+    steps_function("run_steps", parameters);
     if (in_pieces) kept_place();
     lines_.line(scope_.unrolling());
     lines_.open(plan_.reverse ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
+    const bool fewer = may_be_fewer() && scope_.has_carries(), sums = may_be_fewer() && scope_.has_sums();
+    if (fewer) lines_.line("const Carried<V> carried_before = carried;");
+    if (sums) lines_.line("const Sums<V> sums_before = sums;");
     if (in_pieces)
       for (const auto& [name, type] : kept())
         lines_.line("const ", type, " ", name, " = kept.", name, "[place + k][lane];");
     step();
+    if (fewer) lines_.line("if (k >= count) carried = carried_before;");
+    if (sums) lines_.line("if (k >= count) sums = sums_before;");
     lines_.close();
     lines_.close();
     lines_.gap();
@@ -353,8 +371,8 @@ class WalkEmitter {
                   cuda_stored(scope_.buffer(index).mem, join("carried.", scope_.carries[carry], "[i]")), ";");
     lines_.close();
     const auto store = [&](int index) {
-      lines_.line("flexsn_store(run.", scope_.name(index), ".row(begin + k) + thread.first, ",
-                  scope_.rows[at(index)], ");");
+      lines_.line(may_be_fewer() ? "if (k < count) " : "", "flexsn_store(run.", scope_.name(index),
+                  ".row(begin + k) + thread.first, ", scope_.rows[at(index)], ");");
     };
     for (int index : stores) store(index);
     for (const auto& [index, carry] : sequences) store(index);
@@ -363,10 +381,13 @@ class WalkEmitter {
   // ---- whole segments --------------------------------------------------------------------------------
 
   void segment() {
-    lines_.line("// A whole segment.");
+    lines_.line("// A ",
+                may_be_fewer() ? "segment, of which the first `count` steps are taken." : "whole segment.");
     lines_.line("template <int V>");
     std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
-                                           "const long long segment", "const Rows<V, K>& rows"};
+                                           "const long long segment"};
+    if (may_be_fewer()) parameters.push_back("const int count");
+    parameters.push_back("const Rows<V, K>& rows");
     for (const std::string& one : carried_along()) parameters.push_back(one);
     lines_.open_list("__device__ __forceinline__ void run_segment(", parameters, ") {");
     lines_.line("const long long begin = segment * K;");
@@ -375,16 +396,16 @@ class WalkEmitter {
       lines_.line(scope_.in_pieces() ? "Kept<V, 1> kept;" : "Kept<V, K> kept;");
       lines_.line("rebuild<V, K>(run, thread, begin, rows, states, kept);");
     }
-    steps_call("", "K", "rows");
+    steps_call("", "K", "count", "rows");
     checkpoints();
     lines_.close();
     lines_.gap();
   }
 
-  // ---- steps beside whole segments -------------------------------------------------------------------
+  // ---- steps beside whole segments or pieces ---------------------------------------------------------
 
   void rest() {
-    lines_.line("// Steps beside whole segments", scope_.in_pieces() ? " or pieces" : "",
+    lines_.line("// Steps beside whole ", scope_.in_pieces() ? "pieces" : "segments",
                 ": runs of half as many, a quarter, ... and 1 of them,");
     lines_.line("// whose lengths are constants, so that their loads come first too.");
     lines_.line("template <int V, int L>");
@@ -395,7 +416,7 @@ class WalkEmitter {
     lines_.line("template <int V>");
     lines_.line("struct Rest<V, 0> {};");
     function("load_rest", {"const long long rest", "Rest<V, L>& runs"});
-    lines_.line("if (rest & L) load<V, L>(run, thread, begin, runs.rows);");
+    lines_.line("if (rest & L) load<V, L>(run, thread, begin", count("L"), ", runs.rows);");
     lines_.open("if constexpr (L > 1)");
     lines_.line("load_rest<V, L / 2>(run, thread, begin + (rest & L), rest, runs.less);");
     lines_.dedent();
@@ -411,7 +432,7 @@ class WalkEmitter {
       if (!in_pieces) lines_.line("Kept<V, L> kept;");
       lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, runs.rows, states, kept);");
     }
-    const auto own = [&] { steps_call("if (rest & L) ", "L", "runs.rows"); };
+    const auto own = [&] { steps_call("if (rest & L) ", "L", "L", "runs.rows"); };
     if (!plan_.reverse) own();
     lines_.open("if constexpr (L > 1)");
     rest_call("L / 2", "begin + (rest & L)", "runs.less");
@@ -421,9 +442,10 @@ class WalkEmitter {
     lines_.gap();
   }
 
-  /// `before` run_steps<V, length>(...), which reads `rows`.
-  void steps_call(std::string_view before, std::string_view length, std::string_view rows) {
-    lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin, ", rows,
+  /// `before` run_steps<V, length>(...) for `steps` of them, which reads `rows`.
+  void steps_call(std::string_view before, std::string_view length, std::string_view steps,
+                  std::string_view rows) {
+    lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin", count(steps), ", ", rows,
                 scope_.rebuild ? ", kept" : "", carried(), ");");
   }
   void rest_call(std::string_view length, std::string_view begin, std::string_view runs) {
@@ -465,10 +487,10 @@ class WalkEmitter {
     lines_.line("States<V> states;");
     lines_.line("#pragma unroll 1");
     lines_.open("for (int piece = 0; piece < whole; piece += P) {");
-    lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece, rows);");
+    lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece", count("P"), ", rows);");
     lines_.line("rebuild<V, P>(run, thread, first_step + piece, rows, states, kept);");
     lines_.close();
-    if (scope_.piece > 1) {
+    if (has_rest()) {
       lines_.line("const int rest = steps % P;");
       lines_.open("if (rest > 0) {");
       lines_.line("Rest<V, P / 2> runs = {};  // or what is not loaded would be alive in the whole loop");
@@ -478,8 +500,9 @@ class WalkEmitter {
     }
     lines_.line("#pragma unroll 1");
     lines_.open("for (int piece = whole - P; piece >= 0; piece -= P) {");
-    lines_.line("load_to_run<V, P>(run, thread, first_step + piece, rows);");
-    lines_.line("run_steps<V, P>(run, thread, first_step + piece, rows, kept", carried(), ");");
+    lines_.line("load_to_run<V, P>(run, thread, first_step + piece", count("P"), ", rows);");
+    lines_.line("run_steps<V, P>(run, thread, first_step + piece", count("P"), ", rows, kept", carried(),
+                ");");
     lines_.close();
     lines_.close();
     last_values();
@@ -488,14 +511,18 @@ class WalkEmitter {
   }
 
   void walk() {
-    lines_.line("// All of time", scope_.in_pieces() ? " in whole segments." : ".");
+    lines_.line("// All of time", scope_.in_pieces() ? " in segments." : ".");
     open_walk("walk", scope_.in_pieces() ? "" : ", bool ahead", {});
-    lines_.line("const long long segments = run.steps / K;  // whole ones");
-    if (scope_.segment > 1) {
-      lines_.line("const long long rest = run.steps - segments * K;");
-      lines_.line("Rest<V, K / 2> runs;");
-      if (scope_.rebuild) lines_.line("States<V> states;");
-      if (scope_.in_pieces()) lines_.line("Kept<V, 1> kept;");
+    if (scope_.in_pieces()) {
+      lines_.line("const long long segments = (run.steps + K - 1) / K;");
+      lines_.line("int count = int(run.steps - (segments - 1) * K);  // steps of the last one");
+    } else {
+      lines_.line("const long long segments = run.steps / K;  // whole ones");
+      if (scope_.segment > 1) {
+        lines_.line("const long long rest = run.steps - segments * K;");
+        lines_.line("Rest<V, K / 2> runs;");
+        if (scope_.rebuild) lines_.line("States<V> states;");
+      }
     }
     lines_.line("Rows<V, K> rows;");
     if (scope_.in_pieces()) {
@@ -554,27 +581,29 @@ class WalkEmitter {
                               : "for (long long segment = 0; segment < segments; ++segment) {");
   }
   void segment_call(std::string_view rows) {
-    lines_.line("run_segment(run, thread, segment, ", rows, carried(), ");");
+    lines_.line("run_segment(run, thread, segment", count("count"), ", ", rows, carried(), ");");
+    if (may_be_fewer()) lines_.line("count = K;");
   }
   /// The load of the segment that comes after the next one.
   void load_after(std::string_view rows) {
-    lines_.line(plan_.reverse ? "if (segment > 1) load<V, K>(run, thread, (segment - 2) * K, "
-                              : "if (segment + 2 < segments) load<V, K>(run, thread, (segment + 2) * K, ",
-                rows, ");");
+    lines_.line(plan_.reverse ? "if (segment > 1) load<V, K>(run, thread, (segment - 2) * K"
+                              : "if (segment + 2 < segments) load<V, K>(run, thread, (segment + 2) * K",
+                count("K"), ", ", rows, ");");
   }
 
   /// The entry for few elements: the rows of later segments are on their way while one is computed.
   void walk_ahead() {
     const bool turns = rows_take_turns(scope_.ops(), scope_.segment);
     lines_.line("Rows<V, K> next", turns ? ";" : ", after;");
-    if (plan_.reverse) load_rest();
+    const bool rest_first = plan_.reverse && !may_be_fewer();
+    if (rest_first) load_rest();
     for (const auto& [number, rows] : {std::pair(0, "rows"), std::pair(1, "next")})
       lines_.line("if (segments > ", number, ") load<V, K>(run, thread, ",
                   plan_.reverse ? join("(segments - ", number + 1, ") * K")
                   : number == 0 ? "0"
                                 : "K",
-                  ", ", rows, ");");
-    if (plan_.reverse) run_rest();
+                  count(number == 0 ? "count" : "K"), ", ", rows, ");");
+    if (rest_first) run_rest();
     open_segments();
     if (turns) {
       segment_call("rows");

@@ -562,9 +562,11 @@ TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) 
                            "struct Rest", "run_block<2, 128, false>", "run_block<1, 128, true>"})
     EXPECT_TRUE(has(pieces, part)) << part;
   EXPECT_TRUE(has(pieces, "walk<V>(run, first)")) << "the narrow entry loads whole segments";
+  EXPECT_TRUE(has(pieces, "if (k >= count) carried = carried_before;")) << "the last of which may be short";
   const std::string one = text_of(32, {.unroll = 1, .early = false});
   EXPECT_FALSE(has(one, "struct Rest")) << "no step is beside pieces of one";
   EXPECT_FALSE(has(one, "run_segment")) << "and no segment runs as a whole";
+  EXPECT_FALSE(has(one, "const int count")) << "so none may be short";
   // A block has 48 KiB.
   for (const auto& [segment, options] : {std::pair(8, CudaOptions{}),
                                          {64, CudaOptions{}},
