@@ -184,23 +184,25 @@ def replayed(call: Callable[[], object], launches: int = 10) -> float:
     with torch.cuda.graph(graph):
         for _ in range(launches):
             call()
-    start = time.perf_counter()
-    while time.perf_counter() - start < 0.05:  # memory that was given back is cleared, which slows others by a tenth
-        graph.replay()
-        torch.cuda.synchronize()
+    keep_busy(graph.replay, 0.05)  # memory that was given back is cleared, which slows others by a tenth
     ms = queued(graph.replay) / launches
     graph.reset()
     return ms
+
+
+def keep_busy(call: Callable[[], object], seconds: float) -> None:
+    """Runs this on the device for so long."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        call()
+        torch.cuda.synchronize()
 
 
 def copy_bandwidth(warm_seconds: float = 1.0) -> float:
     """Bytes read and written in a second by a large copy on the device, which was busy for a while before."""
     source = torch.empty(1 << 28, device="cuda")
     target = torch.empty_like(source)
-    start = time.perf_counter()
-    while time.perf_counter() - start < warm_seconds:
-        target.copy_(source)
-        torch.cuda.synchronize()
+    keep_busy(lambda: target.copy_(source), warm_seconds)
     return 2 * source.nbytes / (between_events(lambda: target.copy_(source), 50) / 1e3)
 
 

@@ -513,7 +513,7 @@ class WalkEmitter {
   void walk() {
     lines_.line("// All of time", scope_.in_pieces() ? " in segments." : ".");
     open_walk("walk", scope_.in_pieces() ? "" : ", bool ahead", {});
-    if (scope_.in_pieces()) {
+    if (may_be_fewer()) {
       lines_.line("const long long segments = (run.steps + K - 1) / K;");
       lines_.line("int count = int(run.steps - (segments - 1) * K);  // steps of the last one");
     } else {

@@ -132,8 +132,7 @@ class MemoryModule(StepModule, nn.Module):
 
     def reset(self) -> None:
         """Brings all memories back to their reset values."""
-        own = self.__dict__
-        memories, values = own["_memories"], own["_memories_rv"]
+        memories, values = self._memories, self._memories_rv
         for name, value in values.items():
             memories[name] = None if value is None else _reset_to(memories[name], value)
 

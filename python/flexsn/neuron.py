@@ -229,26 +229,20 @@ class FlexSN(MemoryModule):
 
     def multi_step_forward(self, *inputs: Tensor) -> list[Tensor]:
         """Runs sequences [T, ...]; all outputs as a list."""
-        if not is_dynamo_compiling() and backward_number() == -1:
-            # A call like the one before it. Python finds what a module has several times as fast in its __dict__.
-            own = self.__dict__
-            memories = own["_memories"]
-            states = memories["states"]
-            if (
-                not (own["_eager"] or own["_store_state_seqs"] or own["_static_places"])
-                and own["_has_counts"]
-                and (self.init_states is zero_states if states is None else self._went_on and not own["_assigned"])
-            ):
-                fused, core = own["_fused"], own["_modules"].get("core")
-                if fused is None or (core is not None and core is not fused.core):
-                    fused = self._kernels()
-                results = fused.again(inputs, states)
-                if results is not None:
-                    outputs, memories["states"] = results
-                    return outputs
         memories = self._memories
         states = memories["states"]
         kernel_alone = not self._eager and not self._store_state_seqs and self._has_counts
+        if (
+            kernel_alone
+            and not is_dynamo_compiling()
+            and not self._static_places
+            and backward_number() == -1
+            and (self.init_states is zero_states if states is None else self._went_on and not self._assigned)
+        ):
+            results = self._kernels().again(inputs, states)
+            if results is not None:
+                outputs, memories["states"] = results
+                return outputs
         length = sequence_length(inputs, self.num_inputs)
         if kernel_alone and length != 0:
             # The common call, with nothing around the kernel that it can do without.
@@ -478,12 +472,11 @@ class FlexSN(MemoryModule):
     def reset(self) -> None:
         """Brings the states back to their reset value, None unless set otherwise; drops state sequences."""
         super().reset()
-        own = self.__dict__
-        memories = own["_memories"]
+        memories = self._memories
         memories["state_seqs"] = None
-        if own["_assigned"] is not (memories["states"] is not None):
+        if self._assigned is not (memories["states"] is not None):
             self._assigned = not self._assigned  # a reset value is the user's
-        if own["_step_shape"] is not None or own["_visit"] is not None:
+        if self._step_shape is not None or self._visit is not None:
             self._step_shape = None
             self._visit = None
 
