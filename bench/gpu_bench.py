@@ -278,6 +278,27 @@ def against_floor(table: Table, bandwidth: float) -> None:
         table.at_least(f"training kernels {size}, of the floor", goal_training, 5 * pass_ms / ms, ms=ms)
 
 
+def between_others(table: Table, bandwidth: float) -> None:
+    """What a neuron adds to operations that write what it reads and read what it writes, as layers of a network do:
+    what they leave in the L2 cache, and what it leaves there, is in this time."""
+    for steps, elements in ((4, 1048576), (8, 1048576), (8, 4194304), (500, 65536)):
+        x, grad = data(steps, elements)
+        neuron, pass_ms = fused(lif), x.nbytes / bandwidth * 1e3
+
+        def chain(x, neuron=neuron):
+            return neuron(x * 1.5) * 0.5
+
+        for what, passes, kind in (
+            ("inference", 2 + 1 / steps, lambda call, x=x: inference(call, x)),
+            ("training", 5, lambda call, x=x, grad=grad: training(call, x, grad)),
+        ):
+            ways = {"with_ms": kind(chain), "without_ms": kind(lambda x: (x * 1.5) * 0.5)}
+            found = by_replay_in_turn(ways, rounds=3)
+            added = found["with_ms"] - found["without_ms"]
+            work = f"{what} {steps} x {elements} between other operations, of the floor"
+            table.at_least(work, None, passes * pass_ms / added, ms=added, **found)
+
+
 def calls(table: Table, bandwidth: float) -> None:
     peer = spikingjelly_call()
     for steps, elements, against_peer in ((8, 4194304, 6), (32, 4194304, 3), (8, 32768, 10)):
@@ -551,6 +572,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parts = {
         "floor": against_floor,
+        "between": between_others,
         "parameters": parameters,
         "neurons": other_neurons,
         "savings": savings,

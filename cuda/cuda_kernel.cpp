@@ -94,7 +94,22 @@ std::uint64_t scalar_bits(const Buffer& buffer, const Bound& bound) {
   return bits;
 }
 
-std::uint64_t field_of(const CudaField& field, const Plan& plan, const PlanRun& run, bool partial_sums) {
+/// Do the rows of a run fill the L2 cache of a device several times?
+bool is_beyond_cache(const Plan& plan, const PlanRun& run, const Gpu& gpu) {
+  constexpr double times = 3;  // between 2, where outputs were found there, and 4, where they were not
+  double bytes = 0;            // of an element and step
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+    const Buffer& buffer = plan.buffers[b];
+    const Bound& bound = run.buffers[b];
+    if (bound.data != nullptr && bound.row_stride != 0 && buffer.lead == Lead::per_step &&
+        buffer.map == Map::element)
+      bytes += static_cast<double>(size_of(buffer.mem));
+  }
+  return bytes * static_cast<double>(run.steps) * static_cast<double>(run.elements) > times * gpu.cache_bytes;
+}
+
+std::uint64_t field_of(const CudaField& field, const Plan& plan, const PlanRun& run, const Gpu& gpu,
+                       bool partial_sums) {
   using What = CudaField::What;
   const auto bits = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
   switch (field.what) {
@@ -104,6 +119,8 @@ std::uint64_t field_of(const CudaField& field, const Plan& plan, const PlanRun& 
       return bits(run.elements);
     case What::first_step:
       return bits(run.first_step);
+    case What::beyond_cache:
+      return is_beyond_cache(plan, run, gpu) ? 1 : 0;
     case What::partial_sums:
       return partial_sums ? 1 : 0;
     default:
@@ -182,7 +199,7 @@ void CudaKernel::launch(const PlanRun& run, const Gpu& gpu, bool wide, bool part
   const Variant& found = variant(run);
   std::array<std::uint64_t, cuda_most_fields> record;
   for (std::size_t i = 0; i < found.fields.size(); ++i)
-    record[i] = field_of(found.fields[i], plan_, run, partial_sums);
+    record[i] = field_of(found.fields[i], plan_, run, gpu, partial_sums);
   void* parameters[] = {record.data()};
   const CudaCode& code = found.code_to_run(gpu, wide, entry_ != CudaEntry::narrow);
   code.launch(gpu, 0, (run.elements + block(wide) - 1) / block(wide),

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int error_not_initialized = 3, error_no_device = 100;
 constexpr int attribute_clock = 13, attribute_multiprocessors = 16, attribute_memory_clock = 36,
-              attribute_memory_width = 37, attribute_major = 75, attribute_minor = 76;
+              attribute_memory_width = 37, attribute_cache = 38, attribute_major = 75, attribute_minor = 76;
 constexpr int oldest_version = 11020;  // memory in the order of a stream
 
 constexpr const char* visible_hint = "; is there one, and may this process see it (CUDA_VISIBLE_DEVICES)?";
@@ -128,6 +128,7 @@ const Gpu& Driver::gpu(int number) const {
   };
   const double bytes = told(attribute_memory_clock) * 2.0 * told(attribute_memory_width) / 8;
   if (bytes > 0) made->instructions_a_byte = made->multiprocessors * 96.0 * told(attribute_clock) / bytes;
+  made->cache_bytes = told(attribute_cache);
   made->name = name;
   made->capability = 10 * major + minor;
   found = std::move(made);

@@ -65,6 +65,7 @@ struct Gpu {
   std::string name;
   int capability = 0;  ///< 90 for 9.0
   int multiprocessors = 0;
+  int cache_bytes = 0;             ///< of its L2 cache; 0: unknown
   double instructions_a_byte = 0;  ///< that it starts in the time its memory moves a byte; 0: unknown
   mutable std::atomic<void*> context = nullptr;
   pid_t process = 0;  ///< that asked for it; a child of a fork cannot use it

@@ -271,21 +271,22 @@ __device__ __forceinline__ flexsn_row<T, V> flexsn_load(const T* from) {
   return *reinterpret_cast<const flexsn_row<T, V>*>(from);
 }
 )"},
-    {"flexsn_load_once", R"(
-// A row that nobody reads again soon.
+    {"flexsn_load_past_l1", R"(
+// A row, past the L1 cache.
 template <class T, int V>
-__device__ __forceinline__ flexsn_row<T, V> flexsn_load_once(const T* from) {
+__device__ __forceinline__ flexsn_row<T, V> flexsn_load_past_l1(const T* from) {
   typedef typename flexsn_word<sizeof(T) * V>::type word;
   constexpr int count = sizeof(T) * V / sizeof(word);
   word words[count];
 #pragma unroll
-  for (int w = 0; w < count; ++w) words[w] = __ldcs(reinterpret_cast<const word*>(from) + w);
+  for (int w = 0; w < count; ++w) words[w] = __ldcg(reinterpret_cast<const word*>(from) + w);
   flexsn_row<T, V> row;
   memcpy(&row, words, sizeof row);
   return row;
 }
 )"},
     {"flexsn_store", R"(
+// A row that the L2 cache lets go of before others.
 template <class T, int V>
 __device__ __forceinline__ void flexsn_store(T* to, const flexsn_row<T, V>& row) {
   typedef typename flexsn_word<sizeof(T) * V>::type word;
@@ -294,6 +295,108 @@ __device__ __forceinline__ void flexsn_store(T* to, const flexsn_row<T, V>& row)
   memcpy(words, &row, sizeof row);
 #pragma unroll
   for (int w = 0; w < count; ++w) __stcs(reinterpret_cast<word*>(to) + w, words[w]);
+}
+)"},
+    {"flexsn_policy", R"(
+// When the L2 cache lets go of a row: as of any other, before others, or not changed by this.
+enum flexsn_letting_go { flexsn_usual, flexsn_first, flexsn_unchanged };
+template <flexsn_letting_go when>
+__device__ __forceinline__ unsigned long long flexsn_policy() {
+  unsigned long long policy = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (when == flexsn_first)
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else if constexpr (when == flexsn_unchanged)
+    asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+)"},
+    {"flexsn_load_word", R"(
+template <class W>
+__device__ __forceinline__ W flexsn_load_word(const W* from, unsigned long long policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  W x;
+  if constexpr (sizeof(W) == 16)
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from), "l"(policy)
+                 : "memory");
+  else if constexpr (sizeof(W) == 8)
+    asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(x.x), "=r"(x.y)
+                 : "l"(from), "l"(policy)
+                 : "memory");
+  else if constexpr (sizeof(W) == 4)
+    asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(x) : "l"(from), "l"(policy) : "memory");
+  else if constexpr (sizeof(W) == 2)
+    asm volatile("ld.global.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(x) : "l"(from), "l"(policy) : "memory");
+  else {
+    unsigned short wide;  // no register is smaller
+    asm volatile("ld.global.L2::cache_hint.u8 %0, [%1], %2;" : "=h"(wide) : "l"(from), "l"(policy) : "memory");
+    x = W(wide);
+  }
+  return x;
+#else
+  return __ldcs(from);
+#endif
+}
+)"},
+    {"flexsn_store_word", R"(
+template <class W>
+__device__ __forceinline__ void flexsn_store_word(W* to, W x, unsigned long long policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(W) == 16)
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;"
+                 :
+                 : "l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(policy)
+                 : "memory");
+  else if constexpr (sizeof(W) == 8)
+    asm volatile("st.global.L2::cache_hint.v2.u32 [%0], {%1, %2}, %3;"
+                 :
+                 : "l"(to), "r"(x.x), "r"(x.y), "l"(policy)
+                 : "memory");
+  else if constexpr (sizeof(W) == 4)
+    asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" : : "l"(to), "r"(x), "l"(policy) : "memory");
+  else if constexpr (sizeof(W) == 2)
+    asm volatile("st.global.L2::cache_hint.u16 [%0], %1, %2;" : : "l"(to), "h"(x), "l"(policy) : "memory");
+  else
+    asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;"
+                 :
+                 : "l"(to), "h"(static_cast<unsigned short>(x)), "l"(policy)
+                 : "memory");
+#else
+  __stcs(to, x);
+#endif
+}
+)"},
+    {"flexsn_load_with", R"(
+template <class T, int V>
+__device__ __forceinline__ flexsn_row<T, V> flexsn_load_with(const T* from, unsigned long long policy) {
+  typedef typename flexsn_word<sizeof(T) * V>::type word;
+  constexpr int count = sizeof(T) * V / sizeof(word);
+  word words[count];
+#pragma unroll
+  for (int w = 0; w < count; ++w)
+    words[w] = flexsn_load_word(reinterpret_cast<const word*>(from) + w, policy);
+  flexsn_row<T, V> row;
+  memcpy(&row, words, sizeof row);
+  return row;
+}
+)"},
+    {"flexsn_store_with", R"(
+template <class T, int V>
+__device__ __forceinline__ void flexsn_store_with(T* to, const flexsn_row<T, V>& row,
+                                                 unsigned long long policy) {
+  typedef typename flexsn_word<sizeof(T) * V>::type word;
+  constexpr int count = sizeof(T) * V / sizeof(word);
+  word words[count];
+  memcpy(words, &row, sizeof row);
+#pragma unroll
+  for (int w = 0; w < count; ++w)
+    flexsn_store_word(reinterpret_cast<word*>(to) + w, words[w], policy);
 }
 )"},
     {"flexsn_same", R"(

@@ -93,7 +93,7 @@ std::vector<bool> CudaScope::find_touched() const {
 }
 
 void CudaScope::name_values() {
-  CudaNames record{"steps", "elements", "first_step", "partial_sums"};
+  CudaNames record{"steps", "elements", "first_step", "beyond_cache", "partial_sums"};
   const std::vector<bool> is_touched = find_touched();
   fields.resize(plan.buffers.size());
   for (std::size_t i = 0; i < fields.size(); ++i)

@@ -129,6 +129,18 @@ class WalkEmitter {
     return parameters;
   }
 
+  /// A thread's entries of a row, read and written. What takes part in a forward run decides how the L2 cache
+  /// treats its rows; backward was fastest in one way, whatever ran before.
+  std::string loaded(Mem mem, std::string_view row) const {
+    const std::string_view function = plan_.reverse ? "flexsn_load_past_l1<" : "flexsn_load_with<";
+    return join(function, cuda_type(mem), ", V>(", row, " + thread.first",
+                plan_.reverse ? ")" : ", thread.reads)");
+  }
+  std::string stored(std::string_view to, std::string_view row) const {
+    return join(plan_.reverse ? "flexsn_store(" : "flexsn_store_with(", to, " + thread.first, ", row,
+                plan_.reverse ? ")" : ", thread.writes)");
+  }
+
   /// Row k of them.
   void load_step(int index) {
     const Buffer& b = scope_.buffer(index);
@@ -141,7 +153,7 @@ class WalkEmitter {
       lines_.line(to, "flexsn_gather<", cuda_type(b.mem), ", V>(", row, ", thread.", scope_.name(index),
                   "_places);");
     else
-      lines_.line(to, "flexsn_load_once<", cuda_type(b.mem), ", V>(", row, " + thread.first);");
+      lines_.line(to, loaded(b.mem, row), ";");
   }
 
   /// The states before a segment: those of the checkpoint after the one before it.
@@ -154,8 +166,7 @@ class WalkEmitter {
     lines_.line(to, scope_.only_row(carry.first), ";");
     lines_.dedent();
     lines_.open("else");
-    lines_.line(to, "flexsn_load_once<", cuda_type(b.mem), ", V>(run.", scope_.name(carry.checkpoint),
-                ".row(begin / K - 1) + thread.first);");
+    lines_.line(to, loaded(b.mem, join("run.", scope_.name(carry.checkpoint), ".row(begin / K - 1)")), ";");
     lines_.dedent();
   }
 
@@ -371,8 +382,8 @@ class WalkEmitter {
                   cuda_stored(scope_.buffer(index).mem, join("carried.", scope_.carries[carry], "[i]")), ";");
     lines_.close();
     const auto store = [&](int index) {
-      lines_.line(may_be_fewer() ? "if (k < count) " : "", "flexsn_store(run.", scope_.name(index),
-                  ".row(begin + k) + thread.first, ", scope_.rows[at(index)], ");");
+      lines_.line(may_be_fewer() ? "if (k < count) " : "",
+                  stored(join("run.", scope_.name(index), ".row(begin + k)"), scope_.rows[at(index)]), ";");
     };
     for (int index : stores) store(index);
     for (const auto& [index, carry] : sequences) store(index);
@@ -644,7 +655,7 @@ class WalkEmitter {
     lines_.line("#pragma unroll");
     lines_.line("for (int i = 0; i < V; ++i) row.of[i] = ",
                 cuda_stored(b.mem, join("carried.", scope_.carries[carry], "[i]")), ";");
-    lines_.line("flexsn_store(", to, ", row);");
+    lines_.line(stored(to, "row"), ";");
     lines_.close();
   }
 
@@ -660,8 +671,7 @@ class WalkEmitter {
     const std::string row = each ? "segment" : join("(begin + K) / ", plan_.segment, " - 1");
     for (std::size_t c = 0; c < plan_.carries.size(); ++c) {
       const int index = plan_.carries[c].checkpoint;
-      if (scope_.has(index))
-        store_carry(c, index, join("run.", scope_.name(index), ".row(", row, ") + thread.first"));
+      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index), ".row(", row, ")"));
     }
     lines_.close();
   }
@@ -669,7 +679,7 @@ class WalkEmitter {
   void last_values() {
     for (std::size_t c = 0; c < plan_.carries.size(); ++c) {
       const int index = plan_.carries[c].last;
-      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index), " + thread.first"));
+      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index)));
     }
     if (!scope_.has_sums()) return;
     lines_.open("if (run.partial_sums == 0) {");
@@ -681,7 +691,7 @@ class WalkEmitter {
       lines_.line(scope_.row_type(b.mem), " row;");
       lines_.line("#pragma unroll");
       lines_.line("for (int i = 0; i < V; ++i) row.of[i] = sums.", scope_.sums[s], "[i];");
-      lines_.line("flexsn_store(run.", scope_.sums[s], " + thread.first, row);");
+      lines_.line(stored(join("run.", scope_.sums[s]), "row"), ";");
       lines_.close();
     }
     lines_.close();

@@ -50,6 +50,7 @@ struct CudaField {
     steps,         ///< T
     elements,      ///< N
     first_step,    ///< the number of step 0
+    beyond_cache,  ///< 1: the rows of a run are much more than the L2 cache holds; 0: they are not
     partial_sums,  ///< 0: sums are written for each element; 1: one for each block of elements, see below
     data,          ///< the address of a buffer in device memory; null for a scalar that is given as a value
     value,         ///< of a scalar with one row that lies in host memory: its bytes, the rest zero

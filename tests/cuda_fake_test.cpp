@@ -457,6 +457,7 @@ TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
     if (field.what == What::steps) return 5;
     if (field.what == What::elements) return 3ull << 32;
     if (field.what == What::first_step) return 17;
+    if (field.what == What::beyond_cache) return 1;
     if (field.what == What::partial_sums) return 0;
     const Bound& bound = run.buffers[static_cast<std::size_t>(field.buffer)];
     if (field.what == What::data) return bound.host ? 0 : reinterpret_cast<std::uint64_t>(bound.data);
@@ -471,6 +472,39 @@ TEST_F(CudaFake, ARecordHasWhatItsFieldsSay) {
     values += module.fields[i].what == What::value && launch.record[i] != 0;
   }
   EXPECT_EQ(values, 1);
+}
+
+TEST_F(CudaFake, AKernelIsToldWhetherItsRowsAreBeyondTheCache) {
+  fake_->devices[0].cache_bytes = 8000;
+  const Cuda cuda(library, library, no_store);
+  const Neuron held = neuron("held", [](Step& s) {
+    auto x = s.input("x"), bias = s.input("bias"), v = s.state("v");
+    s.next(v, v * 0.5 + x);
+    s.output("y", v + bias);
+  });
+  const Plan plan = plan_of(held.graph(), Kind::inference_final_state, {});
+  const CudaKernel kernel(plan, cuda, no_store);
+  const CudaModule module = emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), kernel.options());
+  fake_->record_fields = module.fields.size();
+  const auto told = [&](std::int64_t steps, std::int64_t elements, bool constant_bias) {
+    PlanRun run = run_of(plan, steps, elements);
+    for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+      if (constant_bias && plan.buffers[b].name == "bias") run.buffers[b].row_stride = 0;
+    kernel.run(run);
+    for (std::size_t i = 0; i < module.fields.size(); ++i)
+      if (module.fields[i].what == CudaField::What::beyond_cache)
+        return static_cast<int>(fake_->launches.back().record[i]);
+    return -1;
+  };
+  EXPECT_EQ(told(20, 100, false), 0);  // 12 bytes of an element and step: three times the cache
+  EXPECT_EQ(told(20, 101, false), 1);
+  EXPECT_EQ(told(21, 100, false), 1);
+  EXPECT_EQ(told(20, 101, true), 0);  // one row of it is read again and again
+  EXPECT_EQ(told(30, 101, true), 1);
+  const Plan backward = plan_of(held.graph(), Kind::backward, {});
+  for (const CudaField& field :
+       emit_cuda(backward, std::vector<bool>(backward.buffers.size(), true), {}).fields)
+    EXPECT_NE(field.what, CudaField::What::beyond_cache);
 }
 
 TEST_F(CudaFake, ALaunchThatFailsNamesTheNeuronAndWhatToDo) {

@@ -66,6 +66,10 @@ inline T __ldcs(const T* from) {
   return *from;
 }
 template <class T>
+inline T __ldcg(const T* from) {
+  return __ldcs(from);
+}
+template <class T>
 inline void __stcs(T* to, T value) {
   check_alignment(to, sizeof(T));
   *to = value;

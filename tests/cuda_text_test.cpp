@@ -113,6 +113,9 @@ std::vector<std::uint64_t> record_of(const Plan& plan, const CudaModule& module,
       case CudaField::What::first_step:
         word = static_cast<std::uint64_t>(run.first_step);
         break;
+      case CudaField::What::beyond_cache:
+        word = run.elements % 2;  // no bit depends on it
+        break;
       case CudaField::What::partial_sums:
         word = partial_sums ? 1 : 0;
         break;

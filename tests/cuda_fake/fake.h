@@ -23,7 +23,7 @@ struct Launch {
 };
 
 struct Device {
-  int major = 9, minor = 0, multiprocessors = 4;
+  int major = 9, minor = 0, multiprocessors = 4, cache_bytes = 1 << 20;
   int clock = 1000000, memory_clock = 1000000, memory_bits = 512;  ///< kilohertz
 };
 
