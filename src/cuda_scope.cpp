@@ -112,9 +112,9 @@ void CudaScope::name_values() {
   CudaNames states, keeps;
   if (plan.rebuild) rebuilt = named(*plan.rebuild, Slot::Kind::carry, plan.rebuilt.size(), states);
   // Names of variables in the function that takes steps, and in pieces in that which rebuilds them.
-  CudaNames locals{"run",   "thread", "begin",  "rows",  "kept", "carried",        "sums",
-                   "place", "lane",   "states", "count", "from", "carried_before", "sums_before",
-                   "k",     "i",      step.step};
+  CudaNames locals{"run",   "thread", "begin",  "rows",  "kept",     "carried",        "sums",
+                   "place", "lane",   "states", "count", "from",     "carried_before", "sums_before",
+                   "k",     "i",      "group",  "end",   "is_there", step.step};
   if (rebuild) locals.add(rebuild->step);
   kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), in_pieces() ? locals : keeps);
   kept_rows.resize(plan.buffers.size());
@@ -124,6 +124,10 @@ void CudaScope::name_values() {
       if (buffer(i).map != Map::scalar && std::find(later.begin(), later.end(), i) != later.end())
         kept_rows[at(i)] = locals.add("kept_" + name(i));
   }
+  pointers.resize(plan.buffers.size());
+  for (std::size_t i = 0; i < pointers.size(); ++i)
+    if (!fields[i].empty() && plan.buffers[i].lead == Lead::per_step)
+      pointers[i] = locals.add(fields[i] + "_row");
   rows.resize(plan.buffers.size());
   unrounded.resize(plan.buffers.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -151,6 +155,12 @@ std::vector<int> CudaScope::touched() const {
 std::vector<int> CudaScope::rows_read() const {
   std::vector<int> list = touched();
   std::erase_if(list, [&](int i) { return buffer(i).write || buffer(i).lead != Lead::per_step; });
+  return list;
+}
+
+std::vector<int> CudaScope::rows_written() const {
+  std::vector<int> list = touched();
+  std::erase_if(list, [&](int i) { return !buffer(i).write || buffer(i).lead != Lead::per_step; });
   return list;
 }
 

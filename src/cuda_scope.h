@@ -28,6 +28,7 @@ class CudaScope {
   std::vector<std::string> rebuilt;    ///< states of a segment's steps
   std::vector<std::string> kept;       ///< what the steps keep of them
   std::vector<std::string> kept_rows;  ///< of buffers: a row that is kept too, in pieces
+  std::vector<std::string> pointers;   ///< of buffers with a row for each step: where the row of one is
   std::vector<std::string> rows;       ///< of buffers that a step writes: the row
   std::vector<std::string> unrounded;  ///< and a result that memory does not hold as it is
   std::vector<std::string> sums;       ///< of sums over time; empty where nobody wants one
@@ -46,7 +47,9 @@ class CudaScope {
   std::vector<int> touched() const;
   /// Those of them with a row for each step that is read.
   std::vector<int> rows_read() const;
-  /// Those of these that a body reads.
+  /// And those with one that is written.
+  std::vector<int> rows_written() const;
+  /// Those that are read and that a body reads.
   std::vector<int> rows_read_by(const CudaBody& cuda, const Body& body) const;
   bool in_pieces() const { return piece < segment; }
   /// The bodies, that of a step first.

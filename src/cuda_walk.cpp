@@ -14,6 +14,11 @@ using namespace ir;
 
 namespace {
 
+/// Of the steps that a short segment lacks, how many are left out by one branch. With 8, T = 4 took a
+/// backward kernel of few elements 2.8 instead of 2.4 us on an H200; a branch for each step would keep the
+/// compiler from computing several at once.
+constexpr int steps_left_out = 4;
+
 class WalkEmitter {
  public:
   explicit WalkEmitter(const CudaScope& scope) : scope_(scope), plan_(scope.plan) {}
@@ -36,15 +41,21 @@ class WalkEmitter {
   bool has_whole_segments() const { return !scope_.in_pieces() || scope_.options.early; }
   /// May there be steps beside whole segments, or beside pieces where there are such?
   bool has_rest() const { return scope_.piece > 1; }
-  /// Are functions told how many of L steps there are? So the last one of long segments may have fewer: with
-  /// steps beside whole ones, as of Rest, NVRTC took half as long again for a LIF neuron.
+  /// Are functions told which of L steps there are? So the last one of long segments may have fewer: with
+  /// steps beside whole ones, as of Rest, NVRTC took twice as long for a LIF neuron.
   bool may_be_fewer() const { return scope_.in_pieces() && has_whole_segments(); }
-  /// An argument that says how many.
-  std::string count(std::string_view steps) const { return may_be_fewer() ? join(", ", steps) : ""; }
+  /// Arguments that say which: all of L.
+  std::string all_of(std::string_view steps) const { return may_be_fewer() ? join(", 0, ", steps) : ""; }
 
   // ---- rows ------------------------------------------------------------------------------------------
 
   void rows() {
+    if (may_be_fewer()) {
+      lines_.line(
+          "// Of L steps there are those from `from` on, a multiple of G, and before `count`, one of");
+      lines_.line("// the last G.");
+      lines_.line("constexpr int G = ", steps_left_out, ";");
+    }
     lines_.line("// The rows of L steps, as they are in memory",
                 plan_.rebuilt.empty() ? "." : ", and the states before them where they begin a segment.");
     lines_.line("template <int V, int L>");
@@ -66,18 +77,51 @@ class WalkEmitter {
   void load(std::string_view name, const std::vector<Carry>& states, const std::vector<int>& rows) {
     steps_function(name, {"Rows<V, L>& rows"});
     if (!states.empty()) {
-      lines_.open("if (begin % K == 0) {");
+      lines_.open(segment_begins());
       for (const Carry& carry : states) load_states(carry);
       lines_.close();
     }
     if (!rows.empty()) {
-      lines_.line(scope_.unrolling());
-      lines_.open("for (int k = 0; k < L; ++k) {");
-      if (may_be_fewer()) lines_.line("const long long from = begin + (k < count ? k : 0);");
+      if (may_be_fewer())
+        for (int i : rows)
+          lines_.line("const ", cuda_type(scope_.buffer(i).mem), "* ", scope_.pointers[at(i)], " = run.",
+                      scope_.name(i), ".row(begin + from)", is_at_element(i) ? " + thread.first;" : ";");
+      open_steps();
       for (int i : rows) load_step(i);
-      lines_.close();
+      // A step that is not there reads the row before it again.
+      if (may_be_fewer()) {
+        lines_.open("if (k < L - G || k + 1 < count) {");
+        for (int i : rows) lines_.line(scope_.pointers[at(i)], " += run.", scope_.name(i), ".stride;");
+        lines_.close();
+      }
+      close_steps();
     }
     lines_.close();
+  }
+
+  /// Has each element an entry of this row, in their order?
+  bool is_at_element(int index) const { return scope_.buffer(index).map == Map::element; }
+
+  std::string_view segment_begins() const {
+    return may_be_fewer() ? "if (L == K || begin % K == 0) {" : "if (begin % K == 0) {";
+  }
+
+  /// The loop over L steps; those that are left out together are passed over.
+  void open_steps(bool last_first = false) {
+    lines_.line(scope_.unrolling());
+    if (!may_be_fewer())
+      return lines_.open(last_first ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
+    lines_.open(last_first ? "for (int group = (L - 1) / G * G; group >= 0; group -= G) {"
+                           : "for (int group = 0; group < L; group += G) {");
+    lines_.line("if (group < from) continue;");
+    lines_.line("const int end = group + G < L ? group + G : L;");
+    lines_.line(scope_.unrolling());
+    lines_.open(last_first ? "for (int k = end - 1; k >= group; --k) {"
+                           : "for (int k = group; k < end; ++k) {");
+  }
+  void close_steps() {
+    lines_.close();
+    if (may_be_fewer()) lines_.close();
   }
 
   /// What rebuilding reads is loaded apart from what the steps read after it. A row that both read is kept;
@@ -96,8 +140,9 @@ class WalkEmitter {
     load("load_to_run", {}, later);
     if (has_rest() || has_whole_segments()) {
       steps_function("load", {"Rows<V, L>& rows"});
-      lines_.line("load_to_rebuild<V, L>(run, thread, begin", count("count"), ", rows);");
-      lines_.line("load_to_run<V, L>(run, thread, begin", count("count"), ", rows);");
+      const std::string_view which = may_be_fewer() ? ", from, count" : "";
+      lines_.line("load_to_rebuild<V, L>(run, thread, begin", which, ", rows);");
+      lines_.line("load_to_run<V, L>(run, thread, begin", which, ", rows);");
       lines_.close();
     }
     lines_.gap();
@@ -117,7 +162,7 @@ class WalkEmitter {
 
   /// The same where there may be fewer of them.
   void steps_function(std::string_view name, std::vector<std::string> more) {
-    if (may_be_fewer()) more.insert(more.begin(), "const int count");
+    if (may_be_fewer()) more.insert(more.begin(), {"const int from", "const int count"});
     function(name, more);
   }
 
@@ -129,31 +174,41 @@ class WalkEmitter {
     return parameters;
   }
 
-  /// A thread's entries of a row, read and written. What takes part in a forward run decides how the L2 cache
-  /// treats its rows; backward was fastest in one way, whatever ran before.
-  std::string loaded(Mem mem, std::string_view row) const {
+  /// A thread's entries of a row from an address on, read and written. Forward the thread was told how the L2
+  /// cache is to treat rows; backward was fastest in one way, whatever ran before.
+  std::string loaded(Mem mem, std::string_view from) const {
     const std::string_view function = plan_.reverse ? "flexsn_load_past_l1<" : "flexsn_load_with<";
-    return join(function, cuda_type(mem), ", V>(", row, " + thread.first",
-                plan_.reverse ? ")" : ", thread.reads)");
+    return join(function, cuda_type(mem), ", V>(", from, plan_.reverse ? ")" : ", thread.reads)");
   }
   std::string stored(std::string_view to, std::string_view row) const {
-    return join(plan_.reverse ? "flexsn_store(" : "flexsn_store_with(", to, " + thread.first, ", row,
+    return join(plan_.reverse ? "flexsn_store(" : "flexsn_store_with(", to, ", ", row,
                 plan_.reverse ? ")" : ", thread.writes)");
+  }
+  /// Where a thread's entries of a row of a step are.
+  std::string address(int index, std::string_view step) const {
+    return join("run.", scope_.name(index), ".row(", step, ")",
+                is_at_element(index) ? " + thread.first" : "");
+  }
+
+  /// The same for step k of a function's: a whole segment goes from row to row, which takes fewer
+  /// instructions; pieces have no registers to spare for where they are.
+  std::string address_of_step(int index) const {
+    const std::string computed = address(index, "begin + k");
+    return may_be_fewer() ? join("L == K ? ", scope_.pointers[at(index)], " : ", computed) : computed;
   }
 
   /// Row k of them.
   void load_step(int index) {
     const Buffer& b = scope_.buffer(index);
-    const std::string row =
-        join("run.", scope_.name(index), may_be_fewer() ? ".row(from)" : ".row(begin + k)");
+    const std::string from = address_of_step(index);
     const std::string to = join("rows.", scope_.name(index), "[k] = ");
     if (b.map == Map::scalar)
-      lines_.line(to, "*", row, ";");
+      lines_.line(to, may_be_fewer() ? join("*(", from, ")") : join("*", from), ";");
     else if (b.map == Map::indexed)
-      lines_.line(to, "flexsn_gather<", cuda_type(b.mem), ", V>(", row, ", thread.", scope_.name(index),
+      lines_.line(to, "flexsn_gather<", cuda_type(b.mem), ", V>(", from, ", thread.", scope_.name(index),
                   "_places);");
     else
-      lines_.line(to, loaded(b.mem, row), ";");
+      lines_.line(to, loaded(b.mem, from), ";");
   }
 
   /// The states before a segment: those of the checkpoint after the one before it.
@@ -162,11 +217,12 @@ class WalkEmitter {
     if (!scope_.has(carry.checkpoint)) return lines_.line(to, scope_.only_row(carry.first), ";");
     const Buffer& b = scope_.buffer(carry.checkpoint);
     internal_check(b.mem == scope_.buffer(carry.first).mem, "a checkpoint has the type of its state");
-    lines_.open("if (begin == 0)");
+    const std::string_view start = may_be_fewer() ? "(begin + from)" : "begin";
+    lines_.open(may_be_fewer() ? "if (begin + from == 0)" : "if (begin == 0)");
     lines_.line(to, scope_.only_row(carry.first), ";");
     lines_.dedent();
     lines_.open("else");
-    lines_.line(to, loaded(b.mem, join("run.", scope_.name(carry.checkpoint), ".row(begin / K - 1)")), ";");
+    lines_.line(to, loaded(b.mem, address(carry.checkpoint, join(start, " / K - 1"))), ";");
     lines_.dedent();
   }
 
@@ -184,9 +240,12 @@ class WalkEmitter {
       else
         lines_.line(type, " ", name, "[L][V];");
     lines_.close("};");
-    function("rebuild", {"const Rows<V, L>& rows", "States<V>& states", join(kept_type(), "& kept")});
+    std::vector<std::string> parameters = {"const Rows<V, L>& rows", "States<V>& states",
+                                           join(kept_type(), "& kept")};
+    if (may_be_fewer()) parameters.insert(parameters.begin(), "const int from");
+    function("rebuild", parameters);
     if (!plan_.rebuilt.empty()) {
-      lines_.open("if (begin % K == 0) {");
+      lines_.open(segment_begins());
       lines_.line("#pragma unroll");
       lines_.open("for (int i = 0; i < V; ++i) {");
       for (std::size_t i = 0; i < scope_.rebuilt.size(); ++i) {
@@ -198,8 +257,7 @@ class WalkEmitter {
       lines_.close();
     }
     if (in_pieces) kept_place();
-    lines_.line(scope_.unrolling());
-    lines_.open("for (int k = 0; k < L; ++k) {");
+    open_steps();
     if (in_pieces)
       for (std::size_t i = 0; i < scope_.kept.size(); ++i)
         lines_.line(kept()[i].second, " ", scope_.kept[i], ";");
@@ -218,7 +276,7 @@ class WalkEmitter {
         if (const std::string& name = scope_.kept_rows[at(i)]; !name.empty())
           lines_.line("kept.", name, "[place + k][lane] = rows.", scope_.name(i), "[k];");
     }
-    lines_.close();
+    close_steps();
     lines_.close();
     lines_.gap();
   }
@@ -267,8 +325,12 @@ class WalkEmitter {
     for (const std::string& one : carried_along()) parameters.push_back(one);
     steps_function("run_steps", parameters);
     if (in_pieces) kept_place();
-    lines_.line(scope_.unrolling());
-    lines_.open(plan_.reverse ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
+    if (may_be_fewer())
+      for (int i : scope_.rows_written())
+        lines_.line(cuda_type(scope_.buffer(i).mem), "* ", scope_.pointers[at(i)], " = ",
+                    address(i, "begin + L - 1"), ";");
+    open_steps(plan_.reverse);
+    if (may_be_fewer()) lines_.line("const bool is_there = k <= L - G || k < count;");
     const bool fewer = may_be_fewer() && scope_.has_carries(), sums = may_be_fewer() && scope_.has_sums();
     if (fewer) lines_.line("const Carried<V> carried_before = carried;");
     if (sums) lines_.line("const Sums<V> sums_before = sums;");
@@ -276,9 +338,12 @@ class WalkEmitter {
       for (const auto& [name, type] : kept())
         lines_.line("const ", type, " ", name, " = kept.", name, "[place + k][lane];");
     step();
-    if (fewer) lines_.line("if (k >= count) carried = carried_before;");
-    if (sums) lines_.line("if (k >= count) sums = sums_before;");
-    lines_.close();
+    if (fewer) lines_.line("if (!is_there) carried = carried_before;");
+    if (sums) lines_.line("if (!is_there) sums = sums_before;");
+    if (may_be_fewer())
+      for (int i : scope_.rows_written())
+        lines_.line(scope_.pointers[at(i)], " -= run.", scope_.name(i), ".stride;");
+    close_steps();
     lines_.close();
     lines_.gap();
   }
@@ -382,8 +447,8 @@ class WalkEmitter {
                   cuda_stored(scope_.buffer(index).mem, join("carried.", scope_.carries[carry], "[i]")), ";");
     lines_.close();
     const auto store = [&](int index) {
-      lines_.line(may_be_fewer() ? "if (k < count) " : "",
-                  stored(join("run.", scope_.name(index), ".row(begin + k)"), scope_.rows[at(index)]), ";");
+      lines_.line(may_be_fewer() ? "if (is_there) " : "",
+                  stored(address_of_step(index), scope_.rows[at(index)]), ";");
     };
     for (int index : stores) store(index);
     for (const auto& [index, carry] : sequences) store(index);
@@ -392,22 +457,24 @@ class WalkEmitter {
   // ---- whole segments --------------------------------------------------------------------------------
 
   void segment() {
-    lines_.line("// A ",
-                may_be_fewer() ? "segment, of which the first `count` steps are taken." : "whole segment.");
+    lines_.line(may_be_fewer() ? "// A segment." : "// A whole segment.");
     lines_.line("template <int V>");
-    std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread",
-                                           "const long long segment"};
-    if (may_be_fewer()) parameters.push_back("const int count");
+    std::vector<std::string> parameters = {"const Run& run", "const Thread<V>& thread"};
+    if (may_be_fewer())
+      parameters.insert(parameters.end(), {"const long long begin", "const int from", "const int count"});
+    else
+      parameters.push_back("const long long segment");
     parameters.push_back("const Rows<V, K>& rows");
     for (const std::string& one : carried_along()) parameters.push_back(one);
     lines_.open_list("__device__ __forceinline__ void run_segment(", parameters, ") {");
-    lines_.line("const long long begin = segment * K;");
+    if (!may_be_fewer()) lines_.line("const long long begin = segment * K;");
     if (scope_.rebuild) {
       lines_.line("States<V> states;");
       lines_.line(scope_.in_pieces() ? "Kept<V, 1> kept;" : "Kept<V, K> kept;");
-      lines_.line("rebuild<V, K>(run, thread, begin, rows, states, kept);");
+      lines_.line("rebuild<V, K>(run, thread, begin", may_be_fewer() ? ", from" : "",
+                  ", rows, states, kept);");
     }
-    steps_call("", "K", "count", "rows");
+    steps_call("", "K", may_be_fewer() ? ", from, count" : "", "rows");
     checkpoints();
     lines_.close();
     lines_.gap();
@@ -427,7 +494,7 @@ class WalkEmitter {
     lines_.line("template <int V>");
     lines_.line("struct Rest<V, 0> {};");
     function("load_rest", {"const long long rest", "Rest<V, L>& runs"});
-    lines_.line("if (rest & L) load<V, L>(run, thread, begin", count("L"), ", runs.rows);");
+    lines_.line("if (rest & L) load<V, L>(run, thread, begin", all_of("L"), ", runs.rows);");
     lines_.open("if constexpr (L > 1)");
     lines_.line("load_rest<V, L / 2>(run, thread, begin + (rest & L), rest, runs.less);");
     lines_.dedent();
@@ -441,9 +508,10 @@ class WalkEmitter {
     function("run_rest", parameters);
     if (scope_.rebuild) {
       if (!in_pieces) lines_.line("Kept<V, L> kept;");
-      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin, runs.rows, states, kept);");
+      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin", may_be_fewer() ? ", 0" : "",
+                  ", runs.rows, states, kept);");
     }
-    const auto own = [&] { steps_call("if (rest & L) ", "L", "L", "runs.rows"); };
+    const auto own = [&] { steps_call("if (rest & L) ", "L", all_of("L"), "runs.rows"); };
     if (!plan_.reverse) own();
     lines_.open("if constexpr (L > 1)");
     rest_call("L / 2", "begin + (rest & L)", "runs.less");
@@ -453,10 +521,10 @@ class WalkEmitter {
     lines_.gap();
   }
 
-  /// `before` run_steps<V, length>(...) for `steps` of them, which reads `rows`.
-  void steps_call(std::string_view before, std::string_view length, std::string_view steps,
+  /// `before` run_steps<V, length>(...) for those of them that `which` says, which reads `rows`.
+  void steps_call(std::string_view before, std::string_view length, std::string_view which,
                   std::string_view rows) {
-    lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin", count(steps), ", ", rows,
+    lines_.line(before, "run_steps<V, ", length, ">(run, thread, begin", which, ", ", rows,
                 scope_.rebuild ? ", kept" : "", carried(), ");");
   }
   void rest_call(std::string_view length, std::string_view begin, std::string_view runs) {
@@ -498,8 +566,9 @@ class WalkEmitter {
     lines_.line("States<V> states;");
     lines_.line("#pragma unroll 1");
     lines_.open("for (int piece = 0; piece < whole; piece += P) {");
-    lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece", count("P"), ", rows);");
-    lines_.line("rebuild<V, P>(run, thread, first_step + piece, rows, states, kept);");
+    lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece", all_of("P"), ", rows);");
+    lines_.line("rebuild<V, P>(run, thread, first_step + piece", may_be_fewer() ? ", 0" : "",
+                ", rows, states, kept);");
     lines_.close();
     if (has_rest()) {
       lines_.line("const int rest = steps % P;");
@@ -511,8 +580,8 @@ class WalkEmitter {
     }
     lines_.line("#pragma unroll 1");
     lines_.open("for (int piece = whole - P; piece >= 0; piece -= P) {");
-    lines_.line("load_to_run<V, P>(run, thread, first_step + piece", count("P"), ", rows);");
-    lines_.line("run_steps<V, P>(run, thread, first_step + piece", count("P"), ", rows, kept", carried(),
+    lines_.line("load_to_run<V, P>(run, thread, first_step + piece", all_of("P"), ", rows);");
+    lines_.line("run_steps<V, P>(run, thread, first_step + piece", all_of("P"), ", rows, kept", carried(),
                 ");");
     lines_.close();
     lines_.close();
@@ -522,30 +591,47 @@ class WalkEmitter {
   }
 
   void walk() {
-    lines_.line("// All of time", scope_.in_pieces() ? " in segments." : ".");
-    open_walk("walk", scope_.in_pieces() ? "" : ", bool ahead", {});
-    if (may_be_fewer()) {
-      lines_.line("const long long segments = (run.steps + K - 1) / K;");
-      lines_.line("int count = int(run.steps - (segments - 1) * K);  // steps of the last one");
-    } else {
-      lines_.line("const long long segments = run.steps / K;  // whole ones");
-      if (scope_.segment > 1) {
-        lines_.line("const long long rest = run.steps - segments * K;");
-        lines_.line("Rest<V, K / 2> runs;");
-        if (scope_.rebuild) lines_.line("States<V> states;");
-      }
+    if (may_be_fewer()) return walk_in_segments();
+    lines_.line("// All of time.");
+    open_walk("walk", ", bool ahead", {});
+    lines_.line("const long long segments = run.steps / K;  // whole ones");
+    if (scope_.segment > 1) {
+      lines_.line("const long long rest = run.steps - segments * K;");
+      lines_.line("Rest<V, K / 2> runs;");
+      if (scope_.rebuild) lines_.line("States<V> states;");
     }
     lines_.line("Rows<V, K> rows;");
-    if (scope_.in_pieces()) {
-      walk_ahead();
-    } else {
-      lines_.open("if constexpr (ahead) {");
-      walk_ahead();
-      lines_.dedent();
-      lines_.open("} else {");
-      walk_in_turn();
-      lines_.close();
-    }
+    lines_.open("if constexpr (ahead) {");
+    walk_ahead();
+    lines_.dedent();
+    lines_.open("} else {");
+    walk_in_turn();
+    lines_.close();
+    last_values();
+    lines_.close();
+    lines_.gap();
+  }
+
+  /// What the narrow entry does where the other one runs pieces of segments.
+  void walk_in_segments() {
+    lines_.line(
+        "// All of time in segments. The steps of the last one stand at the end of K places, so that those");
+    lines_.line("// that are left out together come first and at most G - 1 are missing after them.");
+    open_walk("walk", "", {});
+    lines_.line("long long segment = (run.steps + K - 1) / K - 1;");
+    lines_.line("int from = int((segment + 1) * K - run.steps) / G * G;");
+    lines_.line("long long begin = segment * K - from;");
+    lines_.line("int count = int(run.steps - begin);");
+    lines_.line("Rows<V, K> rows, next;");
+    lines_.line("if (segment >= 0) load<V, K>(run, thread, begin, from, count, rows);");
+    lines_.open("for (; segment >= 0; --segment) {");
+    lines_.line("if (segment > 0) load<V, K>(run, thread, (segment - 1) * K, 0, K, next);");
+    lines_.line("run_segment(run, thread, begin, from, count, rows", carried(), ");");
+    lines_.line("begin = (segment - 1) * K;");
+    lines_.line("from = 0;");
+    lines_.line("count = K;");
+    lines_.line("rows = next;");
+    lines_.close();
     last_values();
     lines_.close();
     lines_.gap();
@@ -592,41 +678,41 @@ class WalkEmitter {
                               : "for (long long segment = 0; segment < segments; ++segment) {");
   }
   void segment_call(std::string_view rows) {
-    lines_.line("run_segment(run, thread, segment", count("count"), ", ", rows, carried(), ");");
-    if (may_be_fewer()) lines_.line("count = K;");
+    lines_.line("run_segment(run, thread, segment, ", rows, carried(), ");");
   }
-  /// The load of the segment that comes after the next one.
-  void load_after(std::string_view rows) {
-    lines_.line(plan_.reverse ? "if (segment > 1) load<V, K>(run, thread, (segment - 2) * K"
-                              : "if (segment + 2 < segments) load<V, K>(run, thread, (segment + 2) * K",
-                count("K"), ", ", rows, ");");
+  /// The load of the segment that comes `later` than the one that runs.
+  void load_later(int later, std::string_view rows) {
+    lines_.line(
+        plan_.reverse
+            ? join("if (segment > ", later - 1, ") load<V, K>(run, thread, (segment - ", later)
+            : join("if (segment + ", later, " < segments) load<V, K>(run, thread, (segment + ", later),
+        ") * K, ", rows, ");");
   }
 
   /// The entry for few elements: the rows of later segments are on their way while one is computed.
   void walk_ahead() {
     const bool turns = rows_take_turns(scope_.ops(), scope_.segment);
-    lines_.line("Rows<V, K> next", turns ? ";" : ", after;");
-    const bool rest_first = plan_.reverse && !may_be_fewer();
-    if (rest_first) load_rest();
+    lines_.line("Rows<V, K> next;");
+    if (plan_.reverse) load_rest();
     for (const auto& [number, rows] : {std::pair(0, "rows"), std::pair(1, "next")})
-      lines_.line("if (segments > ", number, ") load<V, K>(run, thread, ",
-                  plan_.reverse ? join("(segments - ", number + 1, ") * K")
-                  : number == 0 ? "0"
-                                : "K",
-                  count(number == 0 ? "count" : "K"), ", ", rows, ");");
-    if (rest_first) run_rest();
+      if (number == 0 || turns)
+        lines_.line("if (segments > ", number, ") load<V, K>(run, thread, ",
+                    plan_.reverse ? join("(segments - ", number + 1, ") * K")
+                    : number == 0 ? "0"
+                                  : "K",
+                    ", ", rows, ");");
+    if (plan_.reverse) run_rest();
     open_segments();
     if (turns) {
       segment_call("rows");
-      load_after("rows");
+      load_later(2, "rows");
       lines_.line(plan_.reverse ? "if (--segment < 0) break;" : "if (++segment == segments) break;");
       segment_call("next");
-      load_after("next");
+      load_later(2, "next");
     } else {
-      load_after("after");
+      load_later(1, "next");
       segment_call("rows");
       lines_.line("rows = next;");
-      lines_.line("next = after;");
     }
     lines_.close();
     if (!plan_.reverse) beside();
@@ -671,7 +757,7 @@ class WalkEmitter {
     const std::string row = each ? "segment" : join("(begin + K) / ", plan_.segment, " - 1");
     for (std::size_t c = 0; c < plan_.carries.size(); ++c) {
       const int index = plan_.carries[c].checkpoint;
-      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index), ".row(", row, ")"));
+      if (scope_.has(index)) store_carry(c, index, address(index, row));
     }
     lines_.close();
   }
@@ -679,7 +765,7 @@ class WalkEmitter {
   void last_values() {
     for (std::size_t c = 0; c < plan_.carries.size(); ++c) {
       const int index = plan_.carries[c].last;
-      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index)));
+      if (scope_.has(index)) store_carry(c, index, join("run.", scope_.name(index), " + thread.first"));
     }
     if (!scope_.has_sums()) return;
     lines_.open("if (run.partial_sums == 0) {");
@@ -691,7 +777,7 @@ class WalkEmitter {
       lines_.line(scope_.row_type(b.mem), " row;");
       lines_.line("#pragma unroll");
       lines_.line("for (int i = 0; i < V; ++i) row.of[i] = sums.", scope_.sums[s], "[i];");
-      lines_.line(stored(join("run.", scope_.sums[s]), "row"), ";");
+      lines_.line(stored(join("run.", scope_.sums[s], " + thread.first"), "row"), ";");
       lines_.close();
     }
     lines_.close();

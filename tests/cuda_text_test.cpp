@@ -247,7 +247,8 @@ void run_all(Kernels& kernels, bool many_sizes) {
     const CudaCase& one = kernels.cases()[i];
     const std::int64_t K = one.segment(), V = one.options.vector;
     std::uint64_t seed = i;
-    for (std::int64_t steps : {std::int64_t{0}, std::int64_t{1}, K - 1, K, K + 1, 3 * K + 2, 5 * K - 1}) {
+    for (std::int64_t steps :
+         {std::int64_t{0}, std::int64_t{1}, K / 2, K - 1, K, K + 1, K + K / 4 + 1, 3 * K + 2, 5 * K - 1}) {
       const std::int64_t elements[] = {1, std::max<std::int64_t>(V - 1, 1), 257, 1003, 64 * V, 4 * V};
       for (std::int64_t n : elements) {
         ++seed;
@@ -565,7 +566,7 @@ TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) 
                            "struct Rest", "run_block<2, 128, false>", "run_block<1, 128, true>"})
     EXPECT_TRUE(has(pieces, part)) << part;
   EXPECT_TRUE(has(pieces, "walk<V>(run, first)")) << "the narrow entry loads whole segments";
-  EXPECT_TRUE(has(pieces, "if (k >= count) carried = carried_before;")) << "the last of which may be short";
+  EXPECT_TRUE(has(pieces, "if (!is_there) carried = carried_before;")) << "the last of which may be short";
   const std::string one = text_of(32, {.unroll = 1, .early = false});
   EXPECT_FALSE(has(one, "struct Rest")) << "no step is beside pieces of one";
   EXPECT_FALSE(has(one, "run_segment")) << "and no segment runs as a whole";
