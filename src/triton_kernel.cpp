@@ -201,9 +201,8 @@ class KernelEmitter {
 
   std::string store(int buffer, const std::string& row, const std::string& what,
                     const std::string& mask) const {
-    // As in CUDA (cuda_walk.cpp): what backward writes leaves the L2 cache to what it reads.
     return join("tl.store(", address(buffer, row), ", ", triton_stored(plan_.buffers[buffer].mem, what),
-                ", mask=", mask, plan_.reverse ? ", cache_modifier=\".cs\"" : "", ")\n");
+                ", mask=", mask, ")\n");
   }
 
   /// A line that runs only where the buffer is there.

@@ -517,6 +517,27 @@ TEST(CudaText, FewElementsLoadRowsEarlyByTheLengthOfTheSteps) {
   EXPECT_FALSE(takes_turns("adex", Kind::forward));
 }
 
+TEST(CudaText, TheCacheIsToldHowLongRowsAreNeeded) {
+  const auto text_of = [](Kind kind) {
+    const Plan plan = plan_of(neuron_named("lif").graph(), kind, {.saving = Saving::rebuild, .segment = 8});
+    return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), {}).text();
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+  };
+  for (Kind kind : {Kind::inference, Kind::inference_final_state, Kind::forward}) {
+    const std::string text = text_of(kind);
+    EXPECT_TRUE(
+        has(text, "run.beyond_cache ? flexsn_policy<flexsn_usual>() : flexsn_policy<flexsn_first>()"));
+    EXPECT_TRUE(has(text, "flexsn_load_with<float, V>(run.x.row(begin + k) + thread.first, thread.reads)"));
+    EXPECT_TRUE(has(text, "flexsn_store_with(run.s.row(begin + k) + thread.first, s, thread.writes)"));
+  }
+  const std::string backward = text_of(Kind::backward);
+  EXPECT_TRUE(has(backward, "flexsn_load_past_l1<float, V>(run.x.row(begin + k) + thread.first)"));
+  EXPECT_TRUE(has(backward, "flexsn_store(run.grad_x.row(begin + k) + thread.first, grad_x)"));
+  EXPECT_FALSE(has(backward, "beyond_cache"));
+}
+
 TEST(CudaText, NoKernelUsesAtomics) {
   for (const CudaCase& one : type_cases())
     EXPECT_EQ(one.module().text().find("atomic"), std::string::npos) << one.what;
