@@ -14,9 +14,10 @@ double register_cost(const CostModel& costs, int segment, double held, double ca
 /// What it costs to rebuild a segment in pieces of fewer steps, each of which keeps and loads so many bytes,
 /// where backward moves so many bytes a step: nothing where what they keep leaves room for threads enough,
 /// arithmetic leaves them time to wait for what is loaded in turn, and where there are few threads registers
-/// hold three segments, of which two are on their way; else as much as if it went to memory and back. With 16
-/// instead of 8 steps an H200 took 0.98 of the time for IF and LIF neurons, but 1.03 for QIF, which keeps two
-/// values, and 1.02 for KLIF, which computes more.
+/// hold three times what a segment loads: what is computed, what is on its way, and about as much for where
+/// it lies; else as much as if it went to memory and back. With 16 instead of 8 steps an H200 took 0.98 of
+/// the time for IF and LIF neurons, but 1.03 for QIF, which keeps two values, and 1.02 for KLIF, which
+/// computes more.
 double pieces_cost(const CostModel& costs, int segment, double kept, double loaded, double bytes,
                    double work);
 

@@ -114,7 +114,7 @@ void CudaScope::name_values() {
   // Names of variables in the function that takes steps, and in pieces in that which rebuilds them.
   CudaNames locals{"run",   "thread", "begin",  "rows",  "kept",     "carried",        "sums",
                    "place", "lane",   "states", "count", "from",     "carried_before", "sums_before",
-                   "k",     "i",      "group",  "end",   "is_there", step.step};
+                   "k",     "i",      "group",  "end",   "is_there", "together",       step.step};
   if (rebuild) locals.add(rebuild->step);
   kept = named(plan.step, Slot::Kind::keep, plan.kept.size(), in_pieces() ? locals : keeps);
   kept_rows.resize(plan.buffers.size());

@@ -116,7 +116,7 @@ void count_registers(const Plan& plan, CudaShape& shape) {
 
 CudaShape cuda_shape(const Plan& plan) {
   constexpr int most_registers = 96, most_narrow_registers = 192, row_bytes = 8;
-  constexpr int few_registers = 64, few_registers_in_pieces = 32, few_narrow_registers = 120;
+  constexpr int few_registers = 64, few_registers_in_pieces = 32, few_narrow_registers = 112;
   CudaShape shape;
   for (const std::vector<Carry>* carries : {&plan.carries, &plan.rebuilt})
     for (const Carry& carry : *carries) shape.registers_at_once += registers_of(carry.type);

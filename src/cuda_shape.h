@@ -66,7 +66,7 @@ struct CudaShape {
 /// so 7 blocks were held instead of 8, an eighth of 128 x 262144 came last and alone, and training had 0.78
 /// instead of 0.86 of the floor on an H200. Other bodies would spill: what is counted are values, not
 /// addresses, of which loops over pieces have more. The narrow entry loads early where its values fit into
-/// 192 of a thread's 255 registers; where those of a long segment fit into 120, it is asked for 512 threads:
+/// 192 of a thread's 255 registers; where those of a long segment fit into 112, it is asked for 512 threads:
 /// 384 took 1.2 times as long for 500 x 65536. Where one spills after all, as the compiled kernel says, it is
 /// compiled in other ways (CudaModule), and the one that spills least runs; but one step that is too long is
 /// compiled once, with at most 255 registers.

@@ -106,15 +106,18 @@ class WalkEmitter {
     return may_be_fewer() ? "if (L == K || begin % K == 0) {" : "if (begin % K == 0) {";
   }
 
-  /// The loop over L steps; those that are left out together are passed over.
+  /// The loop over L steps; those that are left out together are passed over. Pieces lack none: with loops in
+  /// loops what is beside them would be unrolled too late to be in registers on Blackwell.
   void open_steps(bool last_first = false) {
+    if (may_be_fewer()) lines_.line("constexpr int together = L == K ? G : L;");
     lines_.line(scope_.unrolling());
     if (!may_be_fewer())
       return lines_.open(last_first ? "for (int k = L - 1; k >= 0; --k) {" : "for (int k = 0; k < L; ++k) {");
-    lines_.open(last_first ? "for (int group = (L - 1) / G * G; group >= 0; group -= G) {"
-                           : "for (int group = 0; group < L; group += G) {");
+    lines_.open(last_first
+                    ? "for (int group = (L - 1) / together * together; group >= 0; group -= together) {"
+                    : "for (int group = 0; group < L; group += together) {");
     lines_.line("if (group < from) continue;");
-    lines_.line("const int end = group + G < L ? group + G : L;");
+    lines_.line("const int end = group + together < L ? group + together : L;");
     lines_.line(scope_.unrolling());
     lines_.open(last_first ? "for (int k = end - 1; k >= group; --k) {"
                            : "for (int k = group; k < end; ++k) {");

@@ -163,12 +163,13 @@ TEST(CudaNvrtcRegisters, WhatTakesThePlaceOfAnEntryThatSpillsDoesNot) {
   EXPECT_NE(spilled_by(alif.text(alif.wide[0]), cuda_wide), "") << "no case of it any more: find another";
   EXPECT_EQ(spilled_by(alif.text(alif.wide[1]), cuda_wide), "");
   const CudaModule raf = module_of("raf", Mem::f64, 8);
-  EXPECT_EQ(spilled_by(raf.text(raf.narrow[0]), cuda_narrow), "") << "it loads nothing early";
+  ASSERT_EQ(raf.narrow[1].how, "no early rows, at most 255 registers");
+  EXPECT_EQ(spilled_by(raf.text(raf.narrow[1]), cuda_narrow), "");
 }
 
 TEST(CudaNvrtcRegisters, LongSegmentsInPiecesSpillNone) {
   if (!nvrtc().is_there()) GTEST_SKIP() << nvrtc().why_not();
-  const auto expect_none = [](const Neuron& neuron, const Training& training) {
+  const auto expect_none = [](const Neuron& neuron, const Training& training, bool spills_on_sm_80 = false) {
     const Plan plan = plan_of(neuron.graph(Mem::f32), Kind::backward, training);
     SCOPED_TRACE(join(plan.neuron, ", ", plan.segment, " steps"));
     const CudaOptions options = cuda_shape(plan).options;
@@ -177,10 +178,12 @@ TEST(CudaNvrtcRegisters, LongSegmentsInPiecesSpillNone) {
     const auto spilled_by = [&](const CudaWay& way, const char* entry, const char* architecture) {
       return spilled(nvrtc().compile(module.text(way), architecture, true).log, entry);
     };
-    for (const char* architecture : {"sm_90", "sm_100"})
+    for (const char* architecture : {"sm_90", "sm_100"}) {
       EXPECT_EQ(spilled_by(module.narrow[0], cuda_narrow, architecture), "") << architecture;
-    for (const char* architecture : {"sm_80", "sm_90"})
       EXPECT_EQ(spilled_by(module.wide[0], cuda_wide, architecture), "") << architecture;
+    }
+    if (spills_on_sm_80) return;
+    EXPECT_EQ(spilled_by(module.wide[0], cuda_wide, "sm_80"), "");
   };
   for (const char* name : {"lif", "cuba_lif", "izhikevich"})
     for (int segment : {16, 32})
@@ -196,6 +199,11 @@ TEST(CudaNvrtcRegisters, LongSegmentsInPiecesSpillNone) {
   const Training chosen{.costs = cost_model_named("gpu")};
   for (const char* name : {"if", "simple_lif", "liaf", "ottt_lif"}) expect_none(neuron_named(name), chosen);
   expect_none(neuron_named("cuba_lif:surrogate=atan"), chosen);
+  // A reset by subtraction has a few values more, for which sm_80 lacks registers.
+  expect_none(neuron_named("if:v_reset=none"), chosen, true);
+  Training with_sequences = chosen;
+  with_sequences.state_sequences = true;
+  expect_none(neuron_named("if:v_reset=none"), with_sequences, true);
   for (bool learns : {false, true}) expect_none(reset_by_product(learns), chosen);
 }
 
