@@ -7,8 +7,8 @@ namespace flexsn {
 
 /// In the narrow entry two sets of rows take turns where the steps of a segment are short; its code is there
 /// twice. Else one set is copied to the other: a copy waits for loads that still arrive, which long steps
-/// hide. On an H200 turns gave a LIF neuron's forward 0.84 instead of 0.72 of the floor
-/// (500 x 65536), and its backward 0.35 instead of 0.41 (500 x 16384).
+/// hide. On an H200 turns gave a LIF neuron's forward 0.84 instead of 0.72 of the floor (500 x 65536), and
+/// its backward 0.35 instead of 0.41 (500 x 16384).
 inline bool rows_take_turns(int ops, int steps) { return ops * steps <= 256; }
 
 /// Is code too long in which the steps of a segment and the elements of a thread stand one after another?
@@ -45,8 +45,7 @@ struct CudaShape {
   int registers() const { return options.vector * (options.unroll * registers_a_step + registers_at_once); }
   /// The same of the narrow entry, which may load later segments early.
   int narrow_registers() const {
-    const int sets = options.early ? 2 : 1;
-    return narrow_steps * (narrow_registers_a_step + (sets - 1) * loaded_a_step) + registers_at_once;
+    return narrow_steps * (narrow_registers_a_step + (options.early ? loaded_a_step : 0)) + registers_at_once;
   }
 };
 

@@ -44,8 +44,9 @@ class WalkEmitter {
   /// Are functions told which of L steps there are? So the last one of long segments may have fewer: with
   /// steps beside whole ones, as of Rest, NVRTC took twice as long for a LIF neuron.
   bool may_be_fewer() const { return scope_.in_pieces() && has_whole_segments(); }
-  /// Arguments that say which: all of L.
+  /// Arguments that say which: all of so many, and those that a function was told.
   std::string all_of(std::string_view steps) const { return may_be_fewer() ? join(", 0, ", steps) : ""; }
+  std::string_view those_there() const { return may_be_fewer() ? ", from, count" : ""; }
 
   // ---- rows ------------------------------------------------------------------------------------------
 
@@ -84,8 +85,8 @@ class WalkEmitter {
     if (!rows.empty()) {
       if (may_be_fewer())
         for (int i : rows)
-          lines_.line("const ", cuda_type(scope_.buffer(i).mem), "* ", scope_.pointers[at(i)], " = run.",
-                      scope_.name(i), ".row(begin + from)", is_at_element(i) ? " + thread.first;" : ";");
+          lines_.line("const ", cuda_type(scope_.buffer(i).mem), "* ", scope_.pointers[at(i)], " = ",
+                      address(i, "begin + from"), ";");
       open_steps();
       for (int i : rows) load_step(i);
       // A step that is not there reads the row before it again.
@@ -143,9 +144,8 @@ class WalkEmitter {
     load("load_to_run", {}, later);
     if (has_rest() || has_whole_segments()) {
       steps_function("load", {"Rows<V, L>& rows"});
-      const std::string_view which = may_be_fewer() ? ", from, count" : "";
-      lines_.line("load_to_rebuild<V, L>(run, thread, begin", which, ", rows);");
-      lines_.line("load_to_run<V, L>(run, thread, begin", which, ", rows);");
+      lines_.line("load_to_rebuild<V, L>(run, thread, begin", those_there(), ", rows);");
+      lines_.line("load_to_run<V, L>(run, thread, begin", those_there(), ", rows);");
       lines_.close();
     }
     lines_.gap();
@@ -243,10 +243,7 @@ class WalkEmitter {
       else
         lines_.line(type, " ", name, "[L][V];");
     lines_.close("};");
-    std::vector<std::string> parameters = {"const Rows<V, L>& rows", "States<V>& states",
-                                           join(kept_type(), "& kept")};
-    if (may_be_fewer()) parameters.insert(parameters.begin(), "const int from");
-    function("rebuild", parameters);
+    steps_function("rebuild", {"const Rows<V, L>& rows", "States<V>& states", join(kept_type(), "& kept")});
     if (!plan_.rebuilt.empty()) {
       lines_.open(segment_begins());
       lines_.line("#pragma unroll");
@@ -474,10 +471,9 @@ class WalkEmitter {
     if (scope_.rebuild) {
       lines_.line("States<V> states;");
       lines_.line(scope_.in_pieces() ? "Kept<V, 1> kept;" : "Kept<V, K> kept;");
-      lines_.line("rebuild<V, K>(run, thread, begin", may_be_fewer() ? ", from" : "",
-                  ", rows, states, kept);");
+      lines_.line("rebuild<V, K>(run, thread, begin", those_there(), ", rows, states, kept);");
     }
-    steps_call("", "K", may_be_fewer() ? ", from, count" : "", "rows");
+    steps_call("", "K", those_there(), "rows");
     checkpoints();
     lines_.close();
     lines_.gap();
@@ -511,7 +507,7 @@ class WalkEmitter {
     function("run_rest", parameters);
     if (scope_.rebuild) {
       if (!in_pieces) lines_.line("Kept<V, L> kept;");
-      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin", may_be_fewer() ? ", 0" : "",
+      lines_.line("if (rest & L) rebuild<V, L>(run, thread, begin", all_of("L"),
                   ", runs.rows, states, kept);");
     }
     const auto own = [&] { steps_call("if (rest & L) ", "L", all_of("L"), "runs.rows"); };
@@ -570,8 +566,7 @@ class WalkEmitter {
     lines_.line("#pragma unroll 1");
     lines_.open("for (int piece = 0; piece < whole; piece += P) {");
     lines_.line("load_to_rebuild<V, P>(run, thread, first_step + piece", all_of("P"), ", rows);");
-    lines_.line("rebuild<V, P>(run, thread, first_step + piece", may_be_fewer() ? ", 0" : "",
-                ", rows, states, kept);");
+    lines_.line("rebuild<V, P>(run, thread, first_step + piece", all_of("P"), ", rows, states, kept);");
     lines_.close();
     if (has_rest()) {
       lines_.line("const int rest = steps % P;");

@@ -156,8 +156,7 @@ class ModuleEmitter {
   /// What the L2 cache is to do with rows of a forward run. Read in the usual way they take the place of what
   /// other kernels left there, also of what was written and is not in memory yet: on an H200 2 to 4 % faster
   /// than to let go of them first. But where the cache still has much of them, they then take the place of
-  /// outputs, which are read next; what is read next to a neuron is up to a tenth faster where it finds
-  /// those.
+  /// outputs, which are read next; a neuron and its reader are up to a tenth faster where those are found.
   void policies() {
     lines_.line(
         "thread.reads = run.beyond_cache ? flexsn_policy<flexsn_usual>() : flexsn_policy<flexsn_first>();");

@@ -21,6 +21,8 @@
 namespace flexsn::test {
 namespace {
 
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
 using namespace ir;
 
 /// Texts compiled into shared objects, which are there while this is.
@@ -496,7 +498,6 @@ TEST(CudaText, ChoicesAreHiddenWhereTheyMayGiveTheOtherZeroAndOnlyThere) {
 
 TEST(CudaText, HoldsBothEntriesAndCanBeHadWithOne) {
   const CudaModule module = module_of(neuron_named("lif"), Kind::backward);
-  const auto has = [](const std::string& text, const char* entry) { return text.find(entry) != text.npos; };
   EXPECT_TRUE(has(module.text(), cuda_wide) && has(module.text(), cuda_narrow));
   const std::string wide = module.text(module.wide[0]), narrow = module.text(module.narrow[0]);
   EXPECT_TRUE(has(wide, cuda_wide) && !has(wide, cuda_narrow));
@@ -521,9 +522,6 @@ TEST(CudaText, TheCacheIsToldHowLongRowsAreNeeded) {
   const auto text_of = [](Kind kind) {
     const Plan plan = plan_of(neuron_named("lif").graph(), kind, {.saving = Saving::rebuild, .segment = 8});
     return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), {}).text();
-  };
-  const auto has = [](const std::string& text, std::string_view part) {
-    return text.find(part) != std::string::npos;
   };
   for (Kind kind : {Kind::inference, Kind::inference_final_state, Kind::forward}) {
     const std::string text = text_of(kind);
@@ -577,9 +575,6 @@ TEST(CudaText, MoreStepsThanAreLoadedAtOnceKeepWhatBackwardNeedsInSharedMemory) 
     const Plan plan =
         plan_of(neuron_named("lif").graph(), Kind::backward, {.saving = Saving::rebuild, .segment = segment});
     return emit_cuda(plan, std::vector<bool>(plan.buffers.size(), true), options).text();
-  };
-  const auto has = [](const std::string& text, std::string_view part) {
-    return text.find(part) != std::string::npos;
   };
   const std::string pieces = text_of(32, {});
   for (const char* part : {"constexpr int K = 32;", "constexpr int P = 8;",
